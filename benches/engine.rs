@@ -9,10 +9,10 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use cuckood::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
-use cuckood::filter::Digest;
 use cuckood::journal::{Delivery, Durability, Journal, LocalJournal, LocalOptions, Ticket};
 use cuckood::store::{Store, StoreOptions};
+use cuckood_filter::Digest;
+use cuckood_state::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

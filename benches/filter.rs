@@ -12,7 +12,7 @@
     clippy::too_many_lines
 )]
 
-use cuckood::filter::{
+use cuckood_filter::{
     Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, TableView,
 };
 use std::hint::black_box;

@@ -11,12 +11,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
-use cuckood::domain::{
+use cuckood::engine::{Engine, EngineStatus};
+use cuckood_filter::{Digest, Growth, Mode};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{
     Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
     ImportState, KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec,
     Target, UploadDigest, Window,
 };
-use cuckood::engine::{Digest, Engine, EngineStatus, FilterView, Growth, Mode};
 use futures_util::future::join_all;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;

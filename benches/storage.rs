@@ -10,9 +10,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
-use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
-use cuckood::engine::{Digest, Engine, EngineStatus, FilterView, Growth, Mode};
+use cuckood::engine::{Engine, EngineStatus};
 use cuckood::store::{Store, StoreOptions};
+use cuckood_filter::{Digest, Growth, Mode};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::hint::black_box;

@@ -2,7 +2,7 @@
 
 use super::super::backing::KeyChange;
 use super::super::{Store, StoreError, directory};
-use crate::frame::encode;
+use cuckood_state::frame::encode;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub(super) fn run(store: &Store) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@
 //! Readers judge holds by the same clock. With a local log, their time stops while an entry is being logged: no entry with an earlier time
 //! can confirm or cancel a hold that a reader has seen expired.
 
-use crate::domain::{ClockReading, Timestamp};
+use cuckood_state::domain::{ClockReading, Timestamp};
 use derive_more::Display;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -298,14 +298,5 @@ impl Anchor {
     fn has(&self, wall: Timestamp, uptime: Duration) -> bool {
         let expected = self.expected(uptime);
         wall.plus(self.earlier) >= expected && wall <= expected.plus(self.later)
-    }
-}
-
-impl Timestamp {
-    fn plus(self, time: Duration) -> Timestamp {
-        Timestamp(
-            self.0
-                .saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-        )
     }
 }

@@ -331,11 +331,11 @@ fn describe_invalid(path: &str, message: &str) -> String {
 mod tests {
     use super::*;
     use crate::clock::ClockLimits;
-    use crate::domain::Settings;
-    use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
     use crate::http::options::LimitOptions;
     use crate::journal::Durability;
     use crate::resp::RespOptions;
+    use cuckood_state::domain::Settings;
+    use cuckood_state::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
     use std::time::Duration;
 
     fn load(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {

@@ -11,30 +11,22 @@
 //! - [`access`]: access control, independent of any protocol.
 //! - [`budget`]: the memory that clients take together.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
-//! - [`state`]: the deterministic machine that the log drives.
 //! - [`journal`], [`store`]: the log as a port, and the data directory under it.
-//! - [`paged`], [`frame`]: pages that snapshots share with the state, and the frame around stored bytes.
-//! - [`domain`], [`clock`]: the domain types, and time that can be trusted.
-//! - [`filter`]: cuckoo filters, free of I/O: the package `cuckood-filter`.
+//! - [`clock`]: time that can be trusted.
+//! - The packages [`cuckood_state`], the deterministic machine that the log drives, and [`cuckood_filter`], its filters.
 
 pub mod access;
 pub mod budget;
 pub mod cli;
 pub mod clock;
 pub mod config;
-pub mod domain;
 pub mod engine;
-pub mod frame;
 pub mod http;
 pub mod journal;
-pub mod paged;
 pub mod resp;
 pub mod server;
 pub mod socket;
-pub mod state;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod turn;
-
-pub use cuckood_filter as filter;

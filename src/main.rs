@@ -60,7 +60,7 @@ enum CliCommand {
 fn main() -> ExitCode {
     // Files that anything here creates, sled included, are for their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    #[cfg(debug_assertions)]
+    #[cfg(feature = "testing")]
     cli::take_faults();
     match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,

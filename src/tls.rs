@@ -1,8 +1,8 @@
 //! TLS with rustls. The certificate can be replaced while connections arrive.
 
-use crate::domain::Timestamp;
 use anyhow::{anyhow, ensure};
 use arc_swap::ArcSwap;
+use cuckood_state::domain::Timestamp;
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode, SliceReader, Tag, Tagged};
 use rustls::pki_types::pem::{self, PemObject};

@@ -5,10 +5,11 @@
 use cuckood::domain::{
     Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window,
 };
-use cuckood::engine::{Digest, FilterView, Growth, Layout, Mode, Secret};
 use cuckood::http::fuzzing;
 use cuckood::http::problem::{Code, Problem};
 use cuckood::state::State;
+use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood_state::FilterView;
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde::de::IgnoredAny;

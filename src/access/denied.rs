@@ -1,7 +1,7 @@
 //! The reasons for which access is denied.
 
 use super::options::Scope;
-use crate::domain::Timestamp;
+use cuckood_state::domain::Timestamp;
 use std::time::Duration;
 use thiserror::Error;
 

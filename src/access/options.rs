@@ -1,6 +1,6 @@
 //! The configuration sections `auth`, `guessing` and `rate_limit`.
 
-use crate::domain::Timestamp;
+use cuckood_state::domain::Timestamp;
 use serde::{Deserialize, Deserializer, de};
 
 /// The section `auth`.

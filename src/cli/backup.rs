@@ -2,9 +2,9 @@
 
 use super::client::ServiceAddress;
 use super::{progress, report};
-use crate::domain::counted;
 use crate::engine::archive_directory;
 use anyhow::{Context, bail};
+use cuckood_state::domain::counted;
 use serde_json::json;
 use std::fs::File;
 use std::io;

@@ -1,8 +1,8 @@
 //! `cuckood bench`: how fast the filters are on this machine.
 
-use crate::domain::counted;
-use crate::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret};
 use anyhow::ensure;
+use cuckood_filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret};
+use cuckood_state::domain::counted;
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::io::{self, Write};

@@ -3,10 +3,10 @@
 use super::client::{Client, ClientError, ServiceAddress, pauses};
 use super::shadow::redis::{self, Redis};
 use super::{kind_of, open, progress, unreadable};
-use crate::domain::counted;
-use crate::engine::random;
 use crate::http::ELSEWHERE_IDLE_SECONDS;
+use crate::journal::random;
 use anyhow::{Context, anyhow, bail};
+use cuckood_state::domain::counted;
 use indicatif::ProgressBar;
 use serde_json::Value;
 use std::fs::Metadata;

@@ -1,7 +1,7 @@
 //! `cuckood key new`: creates a key, and its entry for the configuration.
 
 use crate::access::{self, InvalidKey, KeyOptions};
-use crate::engine::random;
+use crate::journal::random;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};

@@ -19,8 +19,8 @@ mod tls;
 pub mod verify;
 mod workload;
 
-use crate::domain::Kind;
 use anyhow::{anyhow, bail};
+use cuckood_state::domain::Kind;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -90,7 +90,7 @@ fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
 }
 
 /// Takes the faults, and the version of entries, that a test of the real program asks for from its environment.
-#[cfg(debug_assertions)]
+#[cfg(feature = "testing")]
 pub fn take_faults() {
     let entries = std::env::var("CUCKOOD_TEST_PANIC_AT").unwrap_or_default();
     let entries = entries
@@ -102,5 +102,5 @@ pub fn take_faults() {
     let later = std::env::var("CUCKOOD_TEST_VERSION")
         .ok()
         .and_then(|version| version.parse().ok());
-    let _ = later.map(|version| crate::domain::version::LATER_VERSION.set(version));
+    let _ = later.map(|version| cuckood_state::domain::version::LATER_VERSION.set(version));
 }

@@ -2,8 +2,8 @@
 
 use super::client::{Client, ClientError, ServiceAddress, pauses};
 use super::{kind_of, progress, report};
-use crate::domain::counted;
 use anyhow::bail;
+use cuckood_state::domain::counted;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::path::PathBuf;

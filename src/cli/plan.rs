@@ -2,11 +2,12 @@
 
 use super::unreadable;
 use super::workload::{self, Workload, WorkloadPlan};
-use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
-use crate::domain::{Forget, Sizing, Spec};
-use crate::engine::{self, Growth, Mode, Plan};
+use crate::engine::{self, Plan};
 use anyhow::{Context, anyhow};
 use bytesize::ByteSize;
+use cuckood_filter::{Growth, Mode};
+use cuckood_state::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
+use cuckood_state::domain::{Forget, Sizing, Spec};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};

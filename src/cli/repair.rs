@@ -2,10 +2,10 @@
 
 use super::print_line;
 use crate::clock::{Clock, ClockLimits};
-use crate::domain::{Seq, counted};
 use crate::engine::{ClockRepair, repair_clock, skip_entry};
 use crate::store::refuse_unused;
 use anyhow::{Context, bail};
+use cuckood_state::domain::{Seq, counted};
 use std::path::PathBuf;
 
 /// Repair a data directory that no server has open.

@@ -4,10 +4,10 @@
 use super::serve::configuration;
 use super::{print_line, progress};
 use crate::clock::{Clock, ClockLimits};
-use crate::domain::{ClockReading, counted};
 use crate::engine::{archive_directory, positions, restore, restore_into_cluster};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
+use cuckood_state::domain::{ClockReading, counted};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 

@@ -2,10 +2,10 @@
 
 use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
-use crate::domain::counted;
 use crate::engine::{restore, verify};
 use crate::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
 use anyhow::{Context, anyhow, bail};
+use cuckood_state::domain::counted;
 use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,8 @@
 //! The costs of a whole service, for `cuckood plan --workload FILE`: memory, disk space, startup time, and bandwidth of log and snapshots.
 
-use crate::domain::{Sizing, Spec};
-use crate::engine::{
-    self, Growth, Mode, REPLACEMENT_QUEUE_BYTES, SnapshotOptions, disk_bytes, startup_seconds,
-};
+use crate::engine::{self, REPLACEMENT_QUEUE_BYTES, SnapshotOptions, disk_bytes, startup_seconds};
+use cuckood_filter::{Growth, Mode};
+use cuckood_state::domain::{Sizing, Spec};
 use serde::{Deserialize, Serialize};
 use std::num::NonZero;
 

@@ -2,9 +2,9 @@
 
 use super::Config;
 use super::values::{Bytes, DurationSetting, Room};
-use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
-use crate::filter::layout::CAPACITY_MAX;
 use anyhow::bail;
+use cuckood_filter::layout::CAPACITY_MAX;
+use cuckood_state::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use std::fmt::{self, Display};
 use std::time::Duration;
 

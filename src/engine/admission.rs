@@ -1,9 +1,9 @@
 //! Admission control: a command is logged only if there is memory to apply it. Every later startup applies the logged commands, so the
 //! memory is checked against the limit, and reserved from the system, before a batch is logged.
 
-use crate::domain::{Command, Timestamp};
-use crate::filter::{MemoryNeed, OutOfMemory, Reservation};
-use crate::state::{State, WaitingDemand};
+use cuckood_filter::{MemoryNeed, OutOfMemory, Reservation};
+use cuckood_state::domain::{Command, Timestamp};
+use cuckood_state::{State, WaitingDemand};
 
 /// Memory for records of operations that free memory, beyond the limit: this part of it, within bounds.
 const RESERVE_PART: u64 = 64;
@@ -183,9 +183,14 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::image::ALGORITHM;
-    use crate::domain::statistics::CountedPeriod;
-    use crate::domain::{
+    use cuckood_filter::{
+        Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret,
+        unreserved_tables,
+    };
+    use cuckood_state::FilterStatistics;
+    use cuckood_state::domain::image::ALGORITHM;
+    use cuckood_state::domain::statistics::CountedPeriod;
+    use cuckood_state::domain::{
         Annotations, AnnotationsChange, Digests, Ending, Entry, FORMAT_VERSION, FilterHead,
         FilterId, Forget, IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart,
         ImageRecord, ImageSection, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
@@ -193,12 +198,6 @@ mod tests {
         Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Sizing, Spec, Target,
         Timestamp, Update, UploadDigest, UploadId, Window,
     };
-    use crate::engine::plan::layout_of;
-    use crate::filter::{
-        Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret,
-        unreserved_tables,
-    };
-    use crate::state::FilterStatistics;
     use proptest::prelude::*;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -629,12 +628,12 @@ mod tests {
             self.state.publish();
             let filters = self.state.view().list(Kind::Coupon, "", None, usize::MAX);
             let filter = filters.iter().find(|filter| Target(filter.id) == target)?;
-            layout_of(&Spec {
+            let raised = Spec {
                 capacity,
                 growth: Growth::Auto,
                 ..filter.spec.clone()
-            })
-            .ok()
+            };
+            raised.layout().ok()
         }
 
         fn apply(&mut self) {

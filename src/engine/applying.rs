@@ -1,16 +1,16 @@
 //! Applies entries. A panic in `apply` becomes an error that names the entry: the state can't be used after it, and the same entry
 //! would panic at every later start.
 
-use crate::domain::{Applied, Command, Entry, ImageBegin, Kind, Seq, Target};
-use crate::state::State;
 use crate::store::panic_message;
+use cuckood_state::State;
+use cuckood_state::domain::{Applied, Command, Entry, ImageBegin, Kind, Seq, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::OnceLock;
 use thiserror::Error;
 
-/// Entries that panic in a test of the real program. Builds without debug assertions, so every release, never set it.
-pub static PANIC_AT: OnceLock<Vec<u64>> = OnceLock::new();
+/// Entries that panic in a test of the real program.
+#[cfg(feature = "testing")]
+pub static PANIC_AT: std::sync::OnceLock<Vec<u64>> = std::sync::OnceLock::new();
 
 /// An entry that can't be applied.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -79,7 +79,8 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
     let named = named(command);
     let target = command.target();
     catch(|| {
-        debug_assert!(
+        #[cfg(feature = "testing")]
+        assert!(
             PANIC_AT
                 .get()
                 .is_none_or(|entries| !entries.contains(&seq.0)),

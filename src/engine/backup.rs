@@ -3,9 +3,9 @@
 
 use super::handle::WeakEngine;
 use super::{Engine, EngineStatus, Inner, SubmitError};
-use crate::domain::Timestamp;
 use crate::store::archive::{ArchiveWriter, BackupPiece};
 use crate::store::{Manifest, Spool, Store, StoreError};
+use cuckood_state::domain::Timestamp;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;

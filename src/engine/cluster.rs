@@ -2,8 +2,8 @@
 
 use super::handle::WeakEngine;
 use super::{Engine, EngineStatus, Inner, LatestSnapshot, SubmitError};
-use crate::domain::Seq;
 use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
+use cuckood_state::domain::Seq;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::thread;

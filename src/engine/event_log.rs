@@ -4,11 +4,11 @@
 //! everything up to a snapshot is stored, and the replay of the log after it repeats the rest. Numbers that are already stored are skipped,
 //! and events stored beyond the end of the log are removed. So no event is lost or duplicated.
 
-use crate::domain::{Event, Timestamp};
-use crate::frame::decode;
-use crate::state::{FreshEvents, NewEvent, State};
 use crate::store::Removal;
 use crate::store::{EventPack, EventSize, EventTree, Store, StoreError};
+use cuckood_state::domain::{Event, Timestamp};
+use cuckood_state::frame::decode;
+use cuckood_state::{FreshEvents, NewEvent, State};
 use std::ops::ControlFlow;
 
 /// Bytes of a tree after which the next one starts. A tree must fit into sled's cache while it is dropped.

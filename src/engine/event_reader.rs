@@ -3,8 +3,8 @@
 use super::event_log::EventsFound;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
-use crate::domain::Event;
-use crate::frame::decode;
+use cuckood_state::domain::Event;
+use cuckood_state::frame::decode;
 use thiserror::Error;
 
 /// Approximate size of a pack of events.

@@ -3,15 +3,15 @@
 use super::refusals::PendingRedemption;
 use super::request::{Reply, Waiter};
 use super::writer::{Request, Writer};
-use super::{
-    Digest, EngineInfo, EngineMetrics, EngineStatus, FilterView, Inner, SnapshotReport, SubmitError,
-};
-use crate::domain::{
+use super::{EngineInfo, EngineMetrics, EngineStatus, Inner, SnapshotReport, SubmitError};
+use cuckood_filter::Digest;
+use cuckood_filter::{Filter, RestoreError};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal,
     Timestamp,
 };
-use crate::filter::{Filter, RestoreError};
-use crate::state::{Lookup, Views};
+use cuckood_state::{Lookup, Views};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};

@@ -6,10 +6,10 @@ use super::backup::{BackupDownload, Rest};
 use super::request::Reply;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
-use crate::domain::{FilterHead, FilterId, ImageBody, ImageChunk, ImagePart, ImageSection};
-use crate::state::{Export, FrozenFilter, Section};
 use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
 use crate::store::{Manifest, Spool, Store, StoreError};
+use cuckood_state::domain::{FilterHead, FilterId, ImageBody, ImageChunk, ImagePart, ImageSection};
+use cuckood_state::{Export, FrozenFilter, Section};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

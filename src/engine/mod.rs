@@ -25,14 +25,6 @@ mod timekeeping;
 mod verify;
 mod writer;
 
-pub use crate::filter::{
-    Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts,
-};
-pub use crate::journal::{Durability, JournalOptions, OtherNode, Replication, random};
-pub use crate::state::{
-    ChangeNumber, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup,
-    NamedLineUp, Question, RedemptionPage, RedemptionQuery, Uncountable,
-};
 pub use backup::{ArchiveParts, BackupDownload, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
@@ -43,8 +35,7 @@ pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
 pub use plan::{
-    Plan, REPLACEMENT_QUEUE_BYTES, capacity_max_of, creation, disk_bytes, error_rate_of,
-    image_part, plan, raise, startup_seconds,
+    Plan, REPLACEMENT_QUEUE_BYTES, creation, disk_bytes, image_part, plan, startup_seconds,
 };
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
@@ -53,15 +44,12 @@ pub use snapshotter::{RunningSnapshot, SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
 pub use verify::verify;
 
-pub use crate::clock::ClockUnsure;
-pub use crate::store::StoreFigures;
-pub use crate::store::archive::ImageReader;
-
 use crate::clock::Clock;
-use crate::domain::{Seq, Timestamp};
-use crate::state::{Sizes, Views};
-use crate::store::Store;
+use crate::journal::Replication;
+use crate::store::{Store, StoreFigures};
 use arc_swap::ArcSwapOption;
+use cuckood_state::domain::{Seq, Timestamp};
+use cuckood_state::{Sizes, Views};
 use parking_lot::Mutex;
 use refusals::Refusals;
 use serde::Serialize;

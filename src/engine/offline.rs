@@ -10,11 +10,11 @@
 use super::backup::{archive, read_parts};
 use super::recovery::{RecoveryError, Result, recover};
 use super::restore::restore;
-use crate::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
 use crate::journal::{
     Journal, JournalError, JournalOptions, LocalJournal, LocalOptions, is_of_replicated_log, log_of,
 };
 use crate::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
+use cuckood_state::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

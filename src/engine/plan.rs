@@ -2,13 +2,12 @@
 //! disk space and startup time.
 
 use super::snapshotter::SnapshotOptions;
-use crate::domain::{
-    AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, ImportId, Kind, Name,
-    Raise, Sizing, Spec, UploadId, Window,
-};
-use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
-use crate::state::FilterView;
+use cuckood_filter::{Growth, LayoutError, Secret};
+use cuckood_state::domain::{
+    AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, Kind, Name, Sizing,
+    Spec, UploadId, Window,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -80,7 +79,7 @@ pub fn startup_seconds(state_bytes: u64, log_bytes: u64) -> f64 {
 /// # Errors
 /// A message that names the field, if no layout fits the spec.
 pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
-    let layout = layout_of(spec)?;
+    let layout = spec.layout()?;
     let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
     let memory_bytes = layout.memory_bytes();
     let snapshots = SnapshotOptions::default();
@@ -102,22 +101,6 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     })
 }
 
-/// Different items that a new filter of this spec takes, however it grows.
-pub fn capacity_max_of(spec: &Spec) -> u64 {
-    layout_of(spec).map_or(spec.capacity, |layout| spec.capacity_max(&layout))
-}
-
-/// The error rate that a filter of this spec keeps at any size; `None` if it is strict.
-pub fn error_rate_of(spec: &Spec) -> Option<f64> {
-    match spec.sizing {
-        Sizing::Exact => None,
-        Sizing::ErrorRate(rate) => Some(rate),
-        Sizing::Layout { .. } => layout_of(spec)
-            .ok()
-            .map(|layout| layout.error_rate_max(spec.growth)),
-    }
-}
-
 fn reason(spec: &Spec) -> String {
     match (spec.sizing, spec.growth) {
         (Sizing::Exact, _) => "a strict slot holds 62 bits of digest and 2 of state".to_string(),
@@ -137,32 +120,6 @@ fn reason(spec: &Spec) -> String {
     }
 }
 
-/// The layout of the first table of this spec.
-pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
-    match spec.sizing {
-        Sizing::ErrorRate(rate) => match spec.forget {
-            None => Layout::compact(spec.capacity, rate, spec.growth),
-            Some(forget) => Layout::forgetting(spec.capacity, rate, spec.growth, forget.steps()),
-        },
-        Sizing::Layout {
-            fingerprint_bits,
-            bucket_size,
-            max_search,
-        } => {
-            let layout = Layout::compact_with(
-                spec.capacity,
-                fingerprint_bits,
-                bucket_size,
-                max_search,
-                spec.growth,
-            )?;
-            spec.forget
-                .map_or(Ok(layout), |forget| layout.with_steps(forget.steps()))
-        }
-        Sizing::Exact => Layout::strict(spec.capacity),
-    }
-}
-
 /// Builds the command that creates a filter: draws its ID and secret, and chooses its layout.
 ///
 /// # Errors
@@ -174,8 +131,8 @@ pub fn creation(
     window: Window,
     annotations: AnnotationsChange,
 ) -> Result<Command, LayoutError> {
-    let layout = layout_of(&spec)?;
-    let id = FilterId::random();
+    let layout = spec.layout()?;
+    let id = FilterId::drawn(random());
     let secret = Secret::new(random());
     Ok(Command::Create {
         kind,
@@ -189,22 +146,6 @@ pub fn creation(
     })
 }
 
-/// The capacity to which a filter is raised, with the layout for it.
-///
-/// # Errors
-/// A message that names the field, if no layout fits the capacity.
-pub fn raise(filter: &FilterView, capacity: u64) -> Result<Raise, LayoutError> {
-    let layout = match filter.spec.growth {
-        // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
-        Growth::Auto if capacity > filter.spec.capacity => layout_of(&Spec {
-            capacity,
-            ..filter.spec.clone()
-        })?,
-        Growth::Auto | Growth::Fixed => filter.layout,
-    };
-    Ok(Raise { capacity, layout })
-}
-
 /// Builds the command that carries a record of an uploaded image. The first record creates a filter of this kind and name.
 pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord) -> Command {
     let ImageRecord {
@@ -215,7 +156,7 @@ pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord
     match body {
         ImageBody::Head(head) => Command::ImageBegin(ImageBegin {
             upload,
-            id: FilterId::random(),
+            id: FilterId::drawn(random()),
             kind,
             name: name.clone(),
             head,
@@ -229,20 +170,5 @@ pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord
                 body,
             },
         },
-    }
-}
-
-impl FilterId {
-    /// Draws the ID of a new filter.
-    pub fn random() -> FilterId {
-        FilterId(u64::from_le_bytes(random()).max(1))
-    }
-}
-
-impl ImportId {
-    /// Draws an ID for an import to which the client gave none.
-    pub fn random() -> ImportId {
-        ImportId::new(&hex::encode(random::<16>()))
-            .expect("an import's ID may contain hexadecimal digits")
     }
 }

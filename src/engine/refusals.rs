@@ -6,8 +6,8 @@
 //! - the entry would change nothing it depends on, and have the same outcome at every time from that of the last entry to the clock's;
 //! - no earlier attempt at the code is in progress, which a repeated request must find.
 
-use crate::domain::{Command, Redeem};
-use crate::filter::Digest;
+use cuckood_filter::Digest;
+use cuckood_state::domain::{Command, Redeem};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -98,19 +98,19 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
-    use crate::domain::{
-        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq,
-        Settings, Sizing, Spec, Target, Timestamp, Update, Window,
-    };
-    use crate::engine::{
-        Engine, EngineOptions, EngineStatus, FilterView, Growth, JournalOptions, Mode, SubmitError,
-        creation,
-    };
+    use crate::engine::{Engine, EngineOptions, EngineStatus, SubmitError, creation};
+    use crate::journal::JournalOptions;
     use crate::journal::{
         Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal,
         Ticket,
     };
     use crate::store::Store;
+    use cuckood_filter::{Growth, Mode};
+    use cuckood_state::FilterView;
+    use cuckood_state::domain::{
+        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq,
+        Settings, Sizing, Spec, Target, Timestamp, Update, Window,
+    };
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::task::{Context, Poll};
@@ -413,7 +413,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         pool.time.fetch_add(10, Ordering::Relaxed);
-        assert_eq!(seen(), crate::domain::RedemptionStatus::Held);
+        assert_eq!(seen(), cuckood_state::domain::RedemptionStatus::Held);
         journal.is_on.store(false, Ordering::SeqCst);
         // It wakes the writer.
         pool.engine
@@ -421,7 +421,7 @@ mod tests {
             .await
             .unwrap();
         caller.await.unwrap().unwrap();
-        assert_eq!(seen(), crate::domain::RedemptionStatus::Cancelled);
+        assert_eq!(seen(), cuckood_state::domain::RedemptionStatus::Cancelled);
         assert_eq!(pool.engine.now(), Timestamp(1_001_009));
     }
 

@@ -2,8 +2,8 @@
 
 use super::refusals::PendingRedemption;
 use crate::clock::ClockUnsure;
-use crate::domain::Applied;
 use crate::journal::Ticket;
+use cuckood_state::domain::Applied;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl Proposed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Outcome;
+    use cuckood_state::domain::Outcome;
     use tokio::runtime::Builder;
     use tokio::sync::Semaphore;
     use tokio::sync::oneshot::error::TryRecvError;

@@ -2,11 +2,11 @@
 
 use super::event_log::EventLog;
 use super::recovery::{RecoveryError, Result};
-use crate::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use crate::state::State;
 use crate::store::archive::{self, BackupPiece};
 use crate::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
+use cuckood_state::State;
+use cuckood_state::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;

@@ -5,10 +5,10 @@
 //! command arrives the snapshot continues unpaid, but leaves half of that time to readers.
 
 use super::event_log::EventLog;
-use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, Result};
-use crate::state::{Section, State};
 use crate::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
+use cuckood_state::domain::{Seq, Timestamp};
+use cuckood_state::{Section, State};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -382,15 +382,15 @@ fn reuse(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{
-        Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing,
-        Spec, Target, Window,
-    };
-    use crate::domain::{Redeem, SectionId};
-    use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::journal::JournalError;
     use crate::journal::{LocalJournal, LocalOptions};
     use crate::store::StoreOptions;
+    use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+    use cuckood_state::domain::{
+        Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing,
+        Spec, Target, Window,
+    };
+    use cuckood_state::domain::{Redeem, SectionId};
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
         let options = StoreOptions {

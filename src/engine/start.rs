@@ -16,15 +16,15 @@ use super::timekeeping::Timekeeper;
 use super::writer::{Request, Writer};
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
-use crate::domain::{
-    Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
-    understood_version,
-};
 use crate::journal::{Journal, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
-use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::BackupPiece;
 use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
 use arc_swap::ArcSwapOption;
+use cuckood_state::domain::{
+    Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
+    understood_version,
+};
+use cuckood_state::{RestoreStateError, State, enabled_in};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -551,7 +551,7 @@ mod tests {
     use super::*;
     use crate::clock::ClockLimits;
     use crate::config::Config;
-    use crate::domain::{ClockReading, Entry, FORMAT_VERSION};
+    use cuckood_state::domain::{ClockReading, Entry, FORMAT_VERSION};
     use std::path::Path;
 
     fn options(path: &Path) -> EngineOptions {

@@ -4,9 +4,9 @@
 use super::Inner;
 use super::recovery::Recovered;
 use crate::clock::{ClockUnsure, Evidence};
-use crate::domain::{ClockReading, Timestamp};
 use crate::journal::LogTime;
 use crate::store::{SavedClock, Store};
+use cuckood_state::domain::{ClockReading, Timestamp};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -3,11 +3,11 @@
 use super::applying::catch;
 use super::offline::local_log;
 use super::recovery::{RecoveryError, Result, load, recover};
-use crate::domain::{Event, Kind, Seq, counted};
-use crate::frame::decode;
 use crate::journal::{Delivery, Journal, JournalError};
-use crate::state::State;
 use crate::store::{Findings, Store, StoreError, check_snapshots};
+use cuckood_state::State;
+use cuckood_state::domain::{Event, Kind, Seq, counted};
+use cuckood_state::frame::decode;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -10,10 +10,10 @@ use super::request::{Proposed, Reply, Waiter, answer_all, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::{EngineStatus, Inner, LatestSnapshot, SubmitError};
-use crate::domain::{Applied, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Delivery, Journal, JournalError, Ticket};
-use crate::state::State;
 use crate::store::Store;
+use cuckood_state::State;
+use cuckood_state::domain::{Applied, Command, Proposal, Seq, Timestamp};
 use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::panic::resume_unwind;
@@ -260,7 +260,7 @@ impl Writer {
         if self.is_partly_applied {
             return Ok(None);
         }
-        if crate::state::WaitingDemand::must_wait_for_clear(&self.state, command) {
+        if cuckood_state::WaitingDemand::must_wait_for_clear(&self.state, command) {
             return Err(SubmitError::Overloaded);
         }
         let is_keyed = idempotency.is_some();

@@ -10,13 +10,14 @@ use super::request::query;
 use super::response::outgoing::Uncompressed;
 use super::response::success::quality_in;
 use super::response::{Code, HandlerResult, Problem, refusals, success};
-use crate::domain::{Kind, StateHash, Timestamp, understood_version};
-use crate::engine::{
-    self, Durability, Growth, LatestSnapshot, Mode, OtherNode, Plan, SnapshotReport, StoreFigures,
-};
+use crate::engine::{self, LatestSnapshot, Plan, SnapshotReport};
+use crate::journal::{Durability, OtherNode};
+use crate::store::StoreFigures;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use axum::response::Response;
+use cuckood_filter::{Growth, Mode};
+use cuckood_state::domain::{Kind, StateHash, Timestamp, understood_version};
 use http::header;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;

@@ -5,12 +5,14 @@ use super::request::body::HeldBody;
 use super::response::{Code, HandlerResult, Problem, refusals};
 use crate::access::{Caller, EndUser, Guesses, Scope};
 use crate::budget::BudgetShare;
-use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
-};
-use crate::engine::{Engine, FilterView, Layout, Lookup, Secret, SubmitError};
+use crate::engine::{Engine, SubmitError};
 use crate::socket::Peer;
 use axum::extract::{FromRequestParts, Path, Request};
+use cuckood_filter::{Layout, Secret};
+use cuckood_state::domain::{
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
+};
+use cuckood_state::{FilterView, Lookup};
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -528,13 +530,13 @@ impl UploadCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Reference, Target};
-    use crate::engine::Digest;
+    use cuckood_filter::Digest;
+    use cuckood_state::domain::{Reference, Target};
 
     fn redeem(redemption: u8, reference: &str) -> Command {
         let reference = Reference::new(reference).unwrap();
         let redemption = RedemptionId([redemption; 16]);
-        Command::Redeem(crate::domain::Redeem {
+        Command::Redeem(cuckood_state::domain::Redeem {
             target: Target(FilterId(7)),
             digest: Digest(1),
             redemption,

@@ -10,13 +10,13 @@ use super::response::outgoing::{counted, used_up};
 use super::response::success::ListParts;
 use super::response::{Code, HandlerResult, Problem, RequestFault, success};
 use crate::access::Caller;
-use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::domain::{
-    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title,
-    Unless,
-};
-use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
 use axum::extract::{Path, Request};
+use cuckood_state::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
+use cuckood_state::domain::{
+    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title,
+    Unless, WindowPosition,
+};
+use cuckood_state::{Eligibility, Explanation, NamedLineUp, Question, Uncountable};
 use http::StatusCode;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_with::skip_serializing_none;
@@ -73,6 +73,83 @@ struct EligibilityRequest<'a> {
     explain: bool,
 }
 
+/// The campaigns that the user may see.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Eligibility, example = json!({
+    "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
+}))]
+struct EligibilityResponse<'a> {
+    /// The first `limit` campaigns, in order, that are active, contain the user, and are not excluded by `unless`.
+    #[schema(value_type = Vec<String>)]
+    eligible: Vec<&'a str>,
+    /// How many of the campaigns were evaluated, including unknown and inactive ones.
+    evaluated: usize,
+    /// Evaluated campaigns that don't exist, then those in `unless` that don't.
+    #[schema(value_type = Vec<String>)]
+    unknown: Vec<&'a str>,
+    /// Evaluated campaigns that are outside their window.
+    #[schema(value_type = Vec<String>)]
+    inactive: Vec<&'a str>,
+    /// Evaluated campaigns that are active and contain the user, but are excluded by `unless`.
+    #[schema(value_type = Vec<String>)]
+    excluded: Vec<&'a str>,
+    /// With `explain`: one for each evaluated campaign that exists.
+    explanations: Option<Vec<ExplanationResponse<'a>>>,
+}
+
+/// The reasons for or against a campaign.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Explanation, example = json!({
+    "campaign": "spring", "present": true, "window": "inside", "excluded_by": "opted-out", "error_rate": 0.0005, "eligible": false
+}))]
+struct ExplanationResponse<'a> {
+    /// The campaign's name.
+    #[schema(value_type = String)]
+    campaign: &'a str,
+    /// Whether the campaign contains the user.
+    present: bool,
+    /// The current time relative to the campaign's window.
+    window: WindowPosition,
+    /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
+    #[schema(value_type = Option<String>)]
+    excluded_by: Option<&'a str>,
+    /// The probability that `present` is true for an absent user.
+    error_rate: f64,
+    /// Whether the user may see the campaign.
+    eligible: bool,
+}
+
+impl<'a> From<Eligibility<'a>> for EligibilityResponse<'a> {
+    fn from(found: Eligibility<'a>) -> Self {
+        let explanations = found
+            .explanations
+            .map(|all| all.into_iter().map(ExplanationResponse::from).collect());
+        Self {
+            eligible: found.eligible,
+            evaluated: found.evaluated,
+            unknown: found.unknown,
+            inactive: found.inactive,
+            excluded: found.excluded,
+            explanations,
+        }
+    }
+}
+
+impl<'a> From<Explanation<'a>> for ExplanationResponse<'a> {
+    fn from(explanation: Explanation<'a>) -> Self {
+        Self {
+            campaign: explanation.campaign,
+            present: explanation.present,
+            window: explanation.window,
+            excluded_by: explanation.excluded_by,
+            error_rate: explanation.error_rate,
+            eligible: explanation.eligible,
+        }
+    }
+}
+
 /// Several eligibility requests.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -89,7 +166,7 @@ struct EligibilityBatch<'a> {
 }]}))]
 struct EligibilityResults<'a> {
     /// In the order of the requests.
-    results: Vec<Eligibility<'a>>,
+    results: Vec<EligibilityResponse<'a>>,
 }
 
 /// Select the campaigns that a user may see
@@ -99,7 +176,7 @@ struct EligibilityResults<'a> {
     post, path = "/v1/eligibility", operation_id = "check_eligibility", tag = "eligibility",
     request_body = EligibilityRequest<'_>,
     responses(
-        (status = 200, description = "The first `limit` eligible campaigns", body = Eligibility<'_>),
+        (status = 200, description = "The first `limit` eligible campaigns", body = EligibilityResponse<'_>),
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
@@ -199,7 +276,7 @@ impl<'a> EligibilityRequest<'a> {
         api: &Api,
         caller: &Caller,
         at: &str,
-        write: impl FnOnce(Eligibility<'_>) -> T,
+        write: impl FnOnce(EligibilityResponse<'_>) -> T,
     ) -> Result<T, Problem> {
         let Self {
             user,
@@ -236,9 +313,8 @@ impl<'a> EligibilityRequest<'a> {
                 explain,
             };
             let found = api.engine.view().evaluate(&question, api.engine.now());
-            return Ok(write(
-                found.map_err(|uncountable| too_many_copies(&uncountable, at))?,
-            ));
+            let found = found.map_err(|uncountable| too_many_copies(&uncountable, at))?;
+            return Ok(write(found.into()));
         };
         let at = || format!("{at}/line_up");
         let line_up = Name::new(&name)
@@ -273,7 +349,7 @@ impl<'a> EligibilityRequest<'a> {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)
         })?;
-        Ok(write(found))
+        Ok(write(found.into()))
     }
 }
 

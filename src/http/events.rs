@@ -6,14 +6,14 @@ use super::request::body::StreamedBody;
 use super::request::query;
 use super::response::success::LineFormat;
 use super::response::{Code, HandlerResult, Problem};
-use crate::domain::{
-    Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStatus,
-    RedemptionStep, Timestamp, Window,
-};
 use crate::engine::{EventReader, NumberedEvent};
 use crate::socket::Peer;
 use axum::extract::Request;
 use axum::response::Response;
+use cuckood_state::domain::{
+    Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStatus,
+    RedemptionStep, Timestamp, Window,
+};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;

@@ -14,10 +14,14 @@ use super::response::outgoing::{STREAM_BYTES, counted};
 use super::response::success::LineFormat;
 use super::response::{Code, HandlerResult, Problem, mark_replayed};
 use crate::budget::BudgetShare;
-use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
-use crate::engine::{Digest, FilterView, Growth, Lookup, random};
+use crate::journal::random;
 use axum::extract::{Path, Request};
 use axum::response::Response;
+use cuckood_filter::{Digest, Growth};
+use cuckood_state::domain::{
+    Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp,
+};
+use cuckood_state::{FilterView, Lookup};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

@@ -6,11 +6,12 @@ use super::request::source::RequestSource;
 use super::response::outgoing::counted;
 use super::response::{Code, HandlerResult, Problem, success};
 use crate::access::{Guesses, Scope};
-use crate::domain::{
+use axum::extract::Request;
+use cuckood_filter::Digest;
+use cuckood_state::FilterView;
+use cuckood_state::domain::{
     Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
 };
-use crate::engine::{Digest, FilterView};
-use axum::extract::Request;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

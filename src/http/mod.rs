@@ -11,7 +11,7 @@ mod codes;
 mod eligibility;
 mod events;
 mod filters;
-#[cfg(any(feature = "fuzzing", test))]
+#[cfg(feature = "testing")]
 pub mod fuzzing;
 mod generate;
 mod imports;

@@ -6,17 +6,17 @@ use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query;
 use super::response::success::{self, LineFormat};
 use super::response::{Code, HandlerResult, Problem, refusals};
-use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
-use crate::domain::{
-    Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
-    Timestamp,
-};
-use crate::engine::{
-    ChangeNumber, CodeFound, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random,
-};
+use crate::journal::random;
 use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
+use cuckood_filter::{Digest, Mode};
+use cuckood_state::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
+use cuckood_state::domain::{
+    Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
+    Timestamp,
+};
+use cuckood_state::{ChangeNumber, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
 use futures_util::stream;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -183,7 +183,7 @@ pub(super) async fn redeem(
             let target = Target(view.id);
             let redemption = RedemptionId(random());
             let hold_seconds = request.hold_seconds;
-            let command = Command::Redeem(crate::domain::Redeem {
+            let command = Command::Redeem(cuckood_state::domain::Redeem {
                 target,
                 digest,
                 redemption,

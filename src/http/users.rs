@@ -3,14 +3,15 @@
 use super::call::{Call, Read, Resource, Write};
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
 use super::request::json::{self, Item};
+#[cfg(feature = "testing")]
+use super::response::Problem;
 use super::response::{HandlerResult, success};
-use crate::domain::{ITEMS_MAX, Inserted, Kind, Removed};
-#[cfg(any(feature = "fuzzing", test))]
-use crate::{
-    engine::{Digest, FilterView},
-    http::response::Problem,
-};
 use axum::extract::{Path, Request};
+#[cfg(feature = "testing")]
+use cuckood_filter::Digest;
+#[cfg(feature = "testing")]
+use cuckood_state::FilterView;
+use cuckood_state::domain::{ITEMS_MAX, Inserted, Kind, Removed};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -188,7 +189,7 @@ pub(crate) async fn replace(
 ///
 /// # Errors
 /// The problem that the service returns.
-#[cfg(any(feature = "fuzzing", test))]
+#[cfg(feature = "testing")]
 pub fn users_to_add(
     body: &[u8],
     view: &FilterView,

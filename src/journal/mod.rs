@@ -14,8 +14,8 @@ pub use nats::{
     OtherNode, Replication, SharedSnapshot, init_log, is_of_replicated_log, log_of,
 };
 
-use crate::domain::{Command, Entry, Proposal, Seq, understood_version};
 use crate::store::{Store, StoreError};
+use cuckood_state::domain::{Command, Entry, Proposal, Seq, understood_version};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;

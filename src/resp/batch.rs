@@ -9,11 +9,12 @@ use super::parser::Arguments;
 use super::replies::{Replies, RespVersion};
 use super::shared::{CommandCounts, RespContext, Submitted};
 use crate::access::{Caller, Guesses};
-use crate::domain::{
+use crate::turn::Turn;
+use cuckood_filter::Digest;
+use cuckood_state::FilterView;
+use cuckood_state::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
 };
-use crate::engine::{Digest, FilterView};
-use crate::turn::Turn;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use super::replies::RespVersion;
 use super::session::{AdmittedCommand, Session, Transaction};
 use super::shared::RespContext;
 use crate::access::{Caller, Scope};
-use crate::domain::Kind;
 use crate::engine::EngineStatus;
+use cuckood_state::domain::Kind;
 use std::time::Instant;
 
 /// The version of RedisBloom whose replies ours are like.

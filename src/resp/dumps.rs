@@ -4,8 +4,8 @@
 //! dropped after [`IDLE_MAX`], or when its connection starts another dump of the same filter.
 
 use super::failure::{ErrorCode, Failure};
-use crate::domain::FilterId;
 use crate::engine::{BackupDownload, Engine, SubmitError};
+use cuckood_state::domain::FilterId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //! of the engine to them.
 
 use crate::access::Denied;
-use crate::domain::{ITEMS_MAX, Outcome, Refusal};
-use crate::engine::{EngineStatus, LayoutError, SubmitError};
+use crate::engine::{EngineStatus, SubmitError};
+use cuckood_filter::LayoutError;
+use cuckood_state::domain::{ITEMS_MAX, Outcome, Refusal};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -247,7 +248,7 @@ impl From<LayoutError> for Failure {
 mod tests {
     use super::*;
     use crate::clock::{ClockUnsure, Evidence};
-    use crate::domain::Timestamp;
+    use cuckood_state::domain::Timestamp;
 
     #[test]
     fn unknown_outcome_has_separate_code() {

@@ -8,11 +8,12 @@ use super::parser::{Arguments, integer};
 use super::replies::Replies;
 use super::session::{AdmittedCommand, Done};
 use crate::access::Guesses;
-use crate::domain::{
+use cuckood_filter::{Growth, Layout, Mode};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{
     Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec,
     Timestamp, Window,
 };
-use crate::engine::{FilterView, Growth, Layout, Mode};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 

@@ -6,8 +6,10 @@ use super::filters::usable_key;
 use super::key::FilterKey;
 use super::parser::integer;
 use super::session::AdmittedCommand;
-use crate::domain::{ImageBody, ImageFault, ImageRecord, Outcome, Refusal, Timestamp, UploadId};
-use crate::engine::{FilterView, RedemptionQuery, image_part};
+use crate::engine::image_part;
+use crate::store::archive::read_image_record;
+use cuckood_state::domain::{ImageBody, ImageFault, Outcome, Refusal, Timestamp, UploadId};
+use cuckood_state::{FilterView, RedemptionQuery};
 use sha2::{Digest, Sha256};
 
 const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
@@ -64,7 +66,7 @@ pub(super) async fn load(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
     let key = usable_key(call)?;
-    let record = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
+    let record = read_image_record(call.arguments.at(3)).map_err(bad)?;
     let upload = upload(&key, call.caller.name());
     let is_end = matches!(record.body, ImageBody::End { .. });
     let result = call

@@ -1,7 +1,7 @@
 //! Keys: `campaign:NAME` and `coupon:NAME`. A bare name is the campaign of that name. Rules of the configuration map other keys, and
 //! patterns match keys as in Redis' SCAN: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before a character that is meant as such.
 
-use crate::domain::{Kind, Name};
+use cuckood_state::domain::{Kind, Name};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::fmt;

@@ -5,8 +5,8 @@ use super::help;
 use super::key::{FilterKey, KeyRule, matches};
 use super::parser::{Arguments, integer};
 use super::session::AdmittedCommand;
-use crate::domain::{ITEMS_MAX, Kind, Name};
-use crate::engine::FilterView;
+use cuckood_state::FilterView;
+use cuckood_state::domain::{ITEMS_MAX, Kind, Name};
 use std::sync::Arc;
 
 /// How Redis calls the type of a cuckoo filter.

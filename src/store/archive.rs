@@ -8,8 +8,8 @@
 use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest};
-use crate::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
-use crate::frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, decode, encode};
+use cuckood_state::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
+use cuckood_state::frame::{FRAME_BYTES, Frame, FrameFormat, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -50,16 +50,6 @@ struct Chain {
     /// The checksum of the last frame; 0 before the first.
     checksum: u128,
     has_ended: bool,
-}
-
-impl From<FrameError> for ImageFault {
-    fn from(error: FrameError) -> Self {
-        match error {
-            FrameError::Foreign => Self::Foreign,
-            FrameError::Newer(version) => Self::Newer(version),
-            FrameError::Damaged => Self::Checksum,
-        }
-    }
 }
 
 impl Chain {
@@ -267,28 +257,26 @@ impl Order {
     }
 }
 
-impl ImageRecord {
-    /// Reads bytes that are one record.
-    ///
-    /// # Errors
-    /// [`ImageFault`].
-    pub fn read(bytes: &[u8]) -> Result<Self, ImageFault> {
-        let (frame, length) = IMAGE.open(bytes)?.ok_or(ImageFault::CutShort)?;
-        if length == bytes.len() {
-            Self::of(frame)
-        } else {
-            Err(ImageFault::TooLong)
-        }
+/// Reads bytes that are one record of an image.
+///
+/// # Errors
+/// [`ImageFault`].
+pub fn read_image_record(bytes: &[u8]) -> Result<ImageRecord, ImageFault> {
+    let (frame, length) = IMAGE.open(bytes)?.ok_or(ImageFault::CutShort)?;
+    if length == bytes.len() {
+        image_record_of(frame)
+    } else {
+        Err(ImageFault::TooLong)
     }
+}
 
-    fn of(frame: Frame<'_>) -> Result<Self, ImageFault> {
-        let body = decode(frame.payload).ok_or(ImageFault::Contradiction)?;
-        Ok(Self {
-            before: frame.before,
-            checksum: frame.checksum,
-            body,
-        })
-    }
+fn image_record_of(frame: Frame<'_>) -> Result<ImageRecord, ImageFault> {
+    let body = decode(frame.payload).ok_or(ImageFault::Contradiction)?;
+    Ok(ImageRecord {
+        before: frame.before,
+        checksum: frame.checksum,
+        body,
+    })
 }
 
 /// Reads an image as it arrives, and rejects one that is damaged, or longer than it says.
@@ -315,7 +303,7 @@ impl ImageReader {
         let Some(frame) = self.0.next()? else {
             return Ok(None);
         };
-        let record = ImageRecord::of(frame)?;
+        let record = image_record_of(frame)?;
         let is_head = matches!(record.body, ImageBody::Head(_));
         if is_head == is_first {
             Ok(Some(record))
@@ -336,8 +324,8 @@ impl ImageReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{ImageChunk, ImagePart, ImageSection, Seq, Timestamp};
     use crate::store::SectionRef;
+    use cuckood_state::domain::{ImageChunk, ImagePart, ImageSection, Seq, Timestamp};
     use proptest::prelude::*;
     use std::iter;
 
@@ -359,7 +347,7 @@ mod tests {
         for piece in bytes.chunks(piece_bytes) {
             chain.push(piece);
             while let Some(frame) = chain.next()? {
-                match ImageRecord::of(frame)?.body {
+                match image_record_of(frame)?.body {
                     ImageBody::Part(part) => {
                         parts.extend(part.chunks.into_iter().map(|chunk| chunk.0))
                     }
@@ -400,7 +388,7 @@ mod tests {
         fn arbitrary_bytes_never_panic_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut record = b"ckim\x01\0".to_vec();
             record.extend(&bytes);
-            let _ = ImageRecord::read(&record);
+            let _ = read_image_record(&record);
             prop_assert!(read(&bytes, 7).is_err());
         }
     }

@@ -27,8 +27,8 @@
 //! the reserve to deletions, unless it fits into free space inside sled's file, which the file system does not show.
 
 use super::{StoreError, StoreOptions};
-use crate::domain::{ClockReading, Timestamp};
-use crate::frame::{self, decode};
+use cuckood_state::domain::{ClockReading, Timestamp};
+use cuckood_state::frame::{self, decode};
 use derive_more::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};

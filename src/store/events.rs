@@ -13,8 +13,8 @@
 
 use super::backing::KeyChange;
 use super::{Store, StoreError, directory};
-use crate::domain::{EVENT_BYTES_MAX, Timestamp};
-use crate::frame::{FRAME_BYTES, FrameFormat, decode, encode};
+use cuckood_state::domain::{EVENT_BYTES_MAX, Timestamp};
+use cuckood_state::frame::{FRAME_BYTES, FrameFormat, decode, encode};
 use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;

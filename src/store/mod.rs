@@ -30,8 +30,8 @@ pub use snapshots::{
 pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 pub use spool::Spool;
 
-use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, BackingFault, KeyChange};
+use cuckood_state::domain::{ClockReading, Seq, Timestamp};
 use derive_more::Debug;
 use directory::{Directory, SavedClockFile, Space};
 use parking_lot::Mutex;
@@ -123,10 +123,11 @@ impl Store {
     /// [`StoreError::Damaged`] if anything acknowledged is missing; [`StoreError::DiskFull`] if sled finds no space even without
     /// the ballast.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
-        Store::open_over(dir, options, |backing| backing)
+        open::open(Directory::lock(dir)?, options, None, |backing| backing)
     }
 
     /// Opens it with an adapter between the store and sled, for tests that inject faults.
+    #[cfg(feature = "testing")]
     pub fn open_over(
         dir: &Path,
         options: &StoreOptions,

@@ -11,8 +11,8 @@
 
 use super::backing::KeyChange;
 use super::{Store, StoreError, directory};
-use crate::domain::{SectionId, Seq, Timestamp, counted};
-use crate::frame::{FrameFormat, encode};
+use cuckood_state::domain::{SectionId, Seq, Timestamp, counted};
+use cuckood_state::frame::{FrameFormat, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;

@@ -3,8 +3,9 @@
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
 use cuckood::clock::{Clock, ClockLimits, system_reading};
-use cuckood::domain::{ClockReading, Kind, Name, Timestamp};
-use cuckood::engine::{Digest, SubmitError};
+use cuckood::engine::SubmitError;
+use cuckood_filter::Digest;
+use cuckood_state::domain::{ClockReading, Kind, Name, Timestamp};
 
 const MINUTE: u64 = 60_000;
 

@@ -4,13 +4,13 @@ use crate::nats::Servers;
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::Clock;
 use cuckood::config::Config;
-use cuckood::domain::{
+use cuckood::engine::{ClusterOptions, Engine, EngineOptions, SubmitError};
+use cuckood::journal::JournalOptions;
+use cuckood::journal::NatsOptions;
+use cuckood_filter::{Digest, Growth, Mode};
+use cuckood_state::domain::{
     Applied, Command, Digests, Kind, Name, Outcome, Settings, Sizing, Spec, Target, Window,
 };
-use cuckood::engine::{
-    ClusterOptions, Digest, Engine, EngineOptions, Growth, JournalOptions, Mode, SubmitError,
-};
-use cuckood::journal::NatsOptions;
 use std::path::Path;
 use std::time::Instant;
 

@@ -5,10 +5,11 @@ use crate::nats::Servers;
 use crate::store_support::{entries, options};
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits, Evidence, system_reading};
-use cuckood::domain::{ClockReading, Settings};
-use cuckood::engine::{Engine, EngineOptions, EngineStatus, JournalOptions, SubmitError};
+use cuckood::engine::{Engine, EngineOptions, EngineStatus, SubmitError};
+use cuckood::journal::JournalOptions;
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
 use cuckood::store::Store;
+use cuckood_state::domain::{ClockReading, Settings};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,11 +7,11 @@ use crate::service::Service;
 use crate::store_support::{append, proposal};
 use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{
-    Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp,
-};
 use cuckood::engine::{ClusterOptions, EngineStatus};
 use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, OtherNode, Ticket};
+use cuckood_state::domain::{
+    Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp,
+};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

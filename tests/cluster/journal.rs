@@ -6,13 +6,13 @@ use crate::proxy::Network;
 use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
-use cuckood::domain::{Entry, Seq, Timestamp};
-use cuckood::frame::FrameFormat;
 use cuckood::journal::{
     Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal,
     LocalOptions, NatsJournal, NatsOptions, Ticket,
 };
 use cuckood::store::{Store, StoreOptions};
+use cuckood_state::domain::{Entry, Seq, Timestamp};
+use cuckood_state::frame::FrameFormat;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -4,7 +4,7 @@ use crate::nats::Servers;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
-use cuckood::frame::FrameFormat;
+use cuckood_state::frame::FrameFormat;
 use std::future::Future;
 use tokio::runtime::Runtime;
 

@@ -7,15 +7,15 @@ use crate::raw::Raw;
 use crate::store_support::{append, entries, options, proposal};
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine::{self, ClusterOptions, EngineStatus};
-use cuckood::frame::FrameFormat;
 use cuckood::journal::{
     Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
     init_log,
 };
 use cuckood::store::archive::{ArchiveWriter, BackupPiece};
 use cuckood::store::{Manifest, Store};
+use cuckood_state::domain::{Seq, Timestamp};
+use cuckood_state::frame::FrameFormat;
 use futures_util::TryStreamExt;
 use std::cell::Cell;
 use std::sync::Arc;

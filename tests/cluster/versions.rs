@@ -6,7 +6,7 @@ use crate::load::Ending;
 use crate::nats::Servers;
 use crate::service::{Client, Service};
 use crate::timeouts::{TIMEOUT, wait_until};
-use cuckood::domain::FORMAT_VERSION;
+use cuckood_state::domain::FORMAT_VERSION;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::path::PathBuf;

@@ -5,8 +5,8 @@
 use crate::commands::{NewFilter, insert, target};
 use crate::contract::service::{Service, json};
 use crate::machine::Machine;
-use cuckood::domain::{Command, Outcome, Settings, Target, Timestamp};
-use cuckood::state::FilterStatistics;
+use cuckood_state::FilterStatistics;
+use cuckood_state::domain::{Command, Outcome, Settings, Target, Timestamp};
 use http::Method;
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;

@@ -3,7 +3,7 @@
 use crate::engines;
 use crate::manual_time::ManualTime;
 use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
-use cuckood::domain::{ClockReading, Command, Kind, Name, Timestamp};
+use cuckood_state::domain::{ClockReading, Command, Kind, Name, Timestamp};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Commands by the arguments that matter to a test. A filter is known by the number of its ID and named `f` and that number; users, codes
 //! and redemptions are known by numbers.
 
-use cuckood::domain::{
+use cuckood::engine::creation;
+use cuckood_filter::{Digest, Growth, Mode, Secret};
+use cuckood_state::domain::{
     Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd, ImportId,
     ImportLines, ImportMode, KeyName, Kind, Name, Redeem, RedemptionId, Reference, Sizing, Spec,
     Target, Update, UploadDigest, Window,
 };
-use cuckood::engine::creation;
-use cuckood::filter::{Digest, Growth, Mode, Secret};
 
 /// A filter to create.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Requirements of every adapter of the journal's port.
 
 use crate::store_support::{Positioned, append, entries, proposal};
-use cuckood::domain::{Entry, Seq};
 use cuckood::journal::{Delivery, JournalError, Ticket};
+use cuckood_state::domain::{Entry, Seq};
 use std::task::{Context, Poll, Waker};
 
 /// A check with its name. It wants a journal whose log is empty.

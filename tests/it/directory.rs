@@ -3,10 +3,10 @@
 use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine::{Engine, EngineOptions, EngineStatus};
 use cuckood::journal::Durability;
 use cuckood::store::{RestoreTarget, Store, StoreCopy, StoreError, is_unused};
+use cuckood_state::domain::{Seq, Timestamp};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

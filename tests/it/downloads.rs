@@ -2,10 +2,10 @@
 
 use crate::commands::{NewFilter, codes, insert, redeem, target};
 use crate::engines;
-use cuckood::domain::{Command, Kind, Name, Outcome, Target, UploadId};
 use cuckood::engine::{Engine, SubmitError, image_part};
-use cuckood::filter::Growth;
 use cuckood::store::archive::ImageReader;
+use cuckood_filter::Growth;
+use cuckood_state::domain::{Command, Kind, Name, Outcome, Target, UploadId};
 use tempfile::TempDir;
 
 const LARGE: Target = target(1);

@@ -2,11 +2,11 @@
 
 use crate::commands::{NewFilter, target};
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_filter::Growth;
+use cuckood_state::domain::{
     Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition,
 };
-use cuckood::filter::Growth;
-use cuckood::state::{Question, Uncountable, Views};
+use cuckood_state::{Question, Uncountable, Views};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 use crate::commands::NewFilter;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
-use cuckood::domain::{Outcome, Settings, Target};
 use cuckood::engine::{Engine, EngineOptions, EngineStatus};
+use cuckood_state::domain::{Outcome, Settings, Target};
 use std::path::Path;
 
 /// The documented defaults with the settings of a new log.

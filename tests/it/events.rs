@@ -7,20 +7,20 @@ use crate::life::{Life, stored, take_snapshot};
 use crate::memory_log::MemoryLog;
 use crate::storage_faults::Faulty;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
-use cuckood::domain::{
-    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings,
-    Target, Timestamp,
-};
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, recover};
 use cuckood::engine::{
     Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify,
 };
-use cuckood::frame::decode;
 use cuckood::journal::Durability;
-use cuckood::state::State;
 use cuckood::store::backing::Backing;
 use cuckood::store::{EventPack, Store, StoreError};
+use cuckood_state::State;
+use cuckood_state::domain::{
+    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings,
+    Target, Timestamp,
+};
+use cuckood_state::frame::decode;
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,10 +5,10 @@ use crate::commands::{
     NewFilter, codes, import_begin, import_end, import_lines, insert, redemption, target,
 };
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_state::domain::{
     Command, Forget, Guards, ImportMode, Kind, Outcome, SectionId, Settings, Target, Timestamp,
 };
-use cuckood::state::{CodeFound, FilterView, WaitingDemand};
+use cuckood_state::{CodeFound, FilterView, WaitingDemand};
 use std::collections::HashMap;
 use std::sync::Arc;
 

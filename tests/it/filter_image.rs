@@ -1,10 +1,10 @@
 //! The image of one filter, as the commands by which it arrives.
 
-use cuckood::domain::{
+use cuckood_state::domain::{
     Command, FilterHead, FilterId, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, Kind,
     Name, UploadId,
 };
-use cuckood::state::{Export, State};
+use cuckood_state::{Export, State};
 
 /// Chunks in a part.
 const CHUNKS: usize = 3;

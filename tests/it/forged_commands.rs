@@ -3,8 +3,8 @@
 use crate::images::{boundaries, forge, operation};
 use crate::machine::Snapshot;
 use crate::random_log::RandomLog;
-use cuckood::domain::{Entry, FilterId, Proposal, Target};
-use cuckood::state::{State, WaitingDemand};
+use cuckood_state::domain::{Entry, FilterId, Proposal, Target};
+use cuckood_state::{State, WaitingDemand};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;

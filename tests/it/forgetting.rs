@@ -5,12 +5,11 @@ use crate::commands::{
     NewFilter, codes, import_begin, import_end, import_lines, name, replace, target,
 };
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_filter::Growth;
+use cuckood_state::domain::{
     Command, Forget, Guards, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Sizing,
     Target, Timestamp, Update,
 };
-use cuckood::engine::raise;
-use cuckood::filter::Growth;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -365,7 +364,7 @@ impl Campaign {
             }
             Act::Raise(capacity) => {
                 let view = self.machine.filter(TARGET);
-                let capacity = Some(raise(&view, capacity).unwrap());
+                let capacity = Some(view.raise(capacity).unwrap());
                 let starts_at = None;
                 let ends_at = None;
                 let stock = None;

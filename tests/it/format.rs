@@ -8,21 +8,21 @@ use crate::directory::copy_dir;
 use crate::filter_image::Image;
 use crate::life::take_snapshot;
 use crate::store_support::{CLOCK, append, entries, open_journal, options};
-use cuckood::domain::statistics::Unit;
-use cuckood::domain::{
+use cuckood::engine::event_log::{EventLog, EventsFound};
+use cuckood::engine::recovery::{load, recover};
+use cuckood::engine::{RecoveryError, archive, restore};
+use cuckood::journal::{Committed, Durability, Journal};
+use cuckood::store::archive::{ArchiveWriter, ImageReader};
+use cuckood::store::{Store, StoreError, StoreOptions};
+use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,
     ImageBody, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName,
     Kind, LineUp, Name, Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
     Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
-use cuckood::engine::event_log::{EventLog, EventsFound};
-use cuckood::engine::recovery::{load, recover};
-use cuckood::engine::{RecoveryError, archive, restore};
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::journal::{Committed, Durability, Journal};
-use cuckood::state::{FilterView, RedemptionQuery, State};
-use cuckood::store::archive::{ArchiveWriter, ImageReader};
-use cuckood::store::{Store, StoreError, StoreOptions};
+use cuckood_state::{FilterView, RedemptionQuery, State};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -437,7 +437,7 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
     let redemptions = filter
         .redemptions(&RedemptionQuery::default(), None, 100, now)
         .redemptions;
-    let redemption = |of: &cuckood::domain::Redemption| {
+    let redemption = |of: &cuckood_state::domain::Redemption| {
         json!([
             of.reference.as_str(),
             of.status,
@@ -485,7 +485,7 @@ fn contents(state: &mut State) -> Value {
         .map(|kind| view.list(kind, "", None, 100))
         .concat();
     let imports = view.imports();
-    let import = |of: &Arc<cuckood::domain::Import>| {
+    let import = |of: &Arc<cuckood_state::domain::Import>| {
         json!([of.id.as_str(), of.state, of.counts.lines, of.counts.added])
     };
     json!({

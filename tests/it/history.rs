@@ -3,13 +3,13 @@
 use crate::commands::{NewFilter, code, codes, insert, name, remove, replace, set_stock, target};
 use crate::filter_image::Image;
 use crate::machine::Snapshot;
-use cuckood::domain::{
+use cuckood_state::State;
+use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportBegin,
     ImportEnd, ImportId, ImportLines, ImportMode, KeyName, Kind, LineUp, Proposal, PutLineUp,
     Redeem, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, Update,
     UploadDigest, UploadId, Window,
 };
-use cuckood::state::State;
 
 const CAMPAIGN: Target = target(1);
 const COUPON: Target = target(2);

@@ -2,10 +2,10 @@
 
 use crate::commands::{NewFilter, codes, redeem, remove, target};
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_state::IDEMPOTENCY_FIXED_BYTES;
+use cuckood_state::domain::{
     Applied, Command, IdempotencyKey, Kind, Outcome, Proposal, Refusal, Settings, Target, Timestamp,
 };
-use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 

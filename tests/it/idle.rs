@@ -3,9 +3,9 @@
 use crate::commands::{NewFilter, insert, redeem, target};
 use crate::engines;
 use crate::memory_log::MemoryLog;
-use cuckood::domain::{Happened, Outcome, Redemption, RedemptionStep, Target};
 use cuckood::engine::Engine;
-use cuckood::filter::Growth;
+use cuckood_filter::Growth;
+use cuckood_state::domain::{Happened, Outcome, Redemption, RedemptionStep, Target};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

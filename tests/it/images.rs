@@ -6,16 +6,16 @@ use crate::filter_image::Image;
 use crate::machine::{Machine, Snapshot};
 use crate::random_images::{Placed, change_redemptions, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog};
-use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
-use cuckood::domain::spec::STOCK_MAX;
-use cuckood::domain::statistics::Unit;
-use cuckood::domain::{
+use cuckood_filter::Mode;
+use cuckood_state::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
+use cuckood_state::domain::spec::STOCK_MAX;
+use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::{
     Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection,
     KeyName, Kind, Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target,
     Timestamp, Update, UploadId,
 };
-use cuckood::filter::Mode;
-use cuckood::state::{RedemptionQuery, State};
+use cuckood_state::{RedemptionQuery, State};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

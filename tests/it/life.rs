@@ -1,12 +1,12 @@
 //! A service without its threads: a state, its log and its events, with snapshots in a store. It survives restarts, as startup and the
 //! engine's snapshots do it.
 
-use cuckood::domain::{Applied, Command, Entry, KeyName, Proposal, Seq, Timestamp};
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
-use cuckood::state::State;
 use cuckood::store::{Manifest, Store};
+use cuckood_state::State;
+use cuckood_state::domain::{Applied, Command, Entry, KeyName, Proposal, Seq, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 

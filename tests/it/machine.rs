@@ -1,11 +1,11 @@
 //! A state, the time and the log's last position: commands go in, outcomes come out.
 
 use crate::commands::{NewFilter, redeem};
-use cuckood::domain::{
+use cuckood_filter::{RestoreError, Restoring};
+use cuckood_state::domain::{
     Applied, Command, Entry, ImportState, Kind, Outcome, Proposal, SectionId, Target, Timestamp,
 };
-use cuckood::filter::{RestoreError, Restoring};
-use cuckood::state::{FilterView, Sections, State};
+use cuckood_state::{FilterView, Sections, State};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -2,12 +2,13 @@
 
 use crate::commands::{NewFilter, insert, name, name_of, redeem, redemption, remove, target};
 use crate::engines;
-use cuckood::domain::{
+use cuckood::engine::{Engine, EngineOptions, SubmitError};
+use cuckood_filter::Layout;
+use cuckood_state::domain::{
     Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption,
     RedemptionStatus, Refusal, Target, Update,
 };
-use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
-use cuckood::filter::Layout;
+use cuckood_state::{FilterView, RedemptionQuery};
 use futures_util::future::join_all;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ async fn capacity_beyond_limit_is_rejected() {
     submit(&engine, insert(SHOP, 0..10)).await;
     let before = taken(&engine);
     let raise = |capacity| {
-        let capacity = Some(cuckood::engine::raise(&find(&engine, SHOP), capacity).unwrap());
+        let capacity = Some(find(&engine, SHOP).raise(capacity).unwrap());
         let starts_at = None;
         let ends_at = None;
         let stock = None;

@@ -2,11 +2,11 @@
 //! do.
 
 use crate::store_support::Positioned;
-use cuckood::domain::{Entry, Proposal, Seq};
 use cuckood::journal::{
     Committed, Delivery, Journal, JournalError, JournalOptions, OpenJournal, Ticket,
 };
 use cuckood::store::Store;
+use cuckood_state::domain::{Entry, Proposal, Seq};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

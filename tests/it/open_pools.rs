@@ -2,10 +2,10 @@
 
 use crate::commands::{NewFilter, code, codes, redeem, redemption, set_stock, target};
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_state::FreshEvents;
+use cuckood_state::domain::{
     Command, Outcome, Redemption, RedemptionStatus, Refusal, Settings, Target, Timestamp,
 };
-use cuckood::state::FreshEvents;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,7 +3,7 @@
 
 use crate::machine::Machine;
 use crate::random_log::{RandomLog, numbers};
-use cuckood::domain::{Command, Timestamp};
+use cuckood_state::domain::{Command, Timestamp};
 use proptest::prelude::*;
 
 /// Longer than anything is kept that is due some time, in milliseconds.

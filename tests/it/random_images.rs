@@ -2,8 +2,8 @@
 
 use crate::filter_image::Image;
 use crate::random_log::RandomLog;
-use cuckood::domain::{ImageChunk, ImagePart, ImageSection, Kind, Redemption};
-use cuckood::state::State;
+use cuckood_state::State;
+use cuckood_state::domain::{ImageChunk, ImagePart, ImageSection, Kind, Redemption};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;

@@ -2,15 +2,15 @@
 
 use crate::commands::{code, codes, insert};
 use crate::random_images::images;
-use cuckood::domain::{
+use cuckood_filter::{Growth, Layout, Mode, Secret};
+use cuckood_state::IDEMPOTENCY_FIXED_BYTES;
+use cuckood_state::domain::{
     AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction,
     Guards, IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
     ImportWarning, KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
     Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
     UploadId, Window,
 };
-use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;

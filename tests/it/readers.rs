@@ -5,8 +5,10 @@ use crate::commands::{
     remove, replace, target,
 };
 use crate::random::Random;
-use cuckood::domain::{Command, Entry, Guards, ImportMode, Kind, Proposal, Seq, Target, Timestamp};
-use cuckood::state::{State, Views};
+use cuckood_state::domain::{
+    Command, Entry, Guards, ImportMode, Kind, Proposal, Seq, Target, Timestamp,
+};
+use cuckood_state::{State, Views};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;

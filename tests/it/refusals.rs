@@ -3,12 +3,12 @@
 
 use crate::commands::{code, name};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog};
-use cuckood::domain::{
+use cuckood_filter::Digest;
+use cuckood_state::domain::{
     Command, Entry, Kind, Outcome, Proposal, Redeem, RedemptionId, Reference, Refusal, Target,
     Timestamp, Update,
 };
-use cuckood::filter::Digest;
-use cuckood::state::{FilterView, FreshEvents, State};
+use cuckood_state::{FilterView, FreshEvents, State};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;

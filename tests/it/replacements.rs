@@ -2,9 +2,11 @@
 
 use crate::commands::{NewFilter, code, insert, redemption, replace, target};
 use crate::machine::Machine;
-use cuckood::domain::ItemOutcome::{Absent, AlreadyPresent, AlreadyRedeemed, Replaced, Saturated};
-use cuckood::domain::{ChangeCounts, Command, ItemOutcome, Outcome, Target, Unit};
-use cuckood::filter::{Growth, Mode};
+use cuckood_filter::{Growth, Mode};
+use cuckood_state::domain::ItemOutcome::{
+    Absent, AlreadyPresent, AlreadyRedeemed, Replaced, Saturated,
+};
+use cuckood_state::domain::{ChangeCounts, Command, ItemOutcome, Outcome, Target, Unit};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! Snapshots and backups: written data is restored, and unreferenced data is removed.
 
 use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
-use cuckood::domain::{SectionId, Seq, Timestamp};
 use cuckood::engine::{RecoveryError, archive};
 use cuckood::journal::{Durability, Journal};
 use cuckood::store::{Manifest, Store, StoreError};
+use cuckood_state::domain::{SectionId, Seq, Timestamp};
 use std::path::Path;
 
 fn key(filter: u64) -> SectionId {

@@ -6,11 +6,11 @@ use crate::commands::{
 };
 use crate::engines;
 use crate::machine::Machine;
-use cuckood::domain::{
+use cuckood_filter::Digest;
+use cuckood_state::domain::{
     Command, Digests, Ending, Fraction, Guards, ImportEnd, ImportId, ImportMode, ImportState,
     ItemOutcome, Kind, Outcome, RedemptionId, RedemptionStatus, Refusal, Target, Tripped,
 };
-use cuckood::filter::Digest;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

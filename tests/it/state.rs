@@ -3,12 +3,12 @@
 use crate::commands::{NewFilter, code, codes, insert, redemption, remove, target};
 use crate::machine::{Machine, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
-use cuckood::domain::statistics::Unit;
-use cuckood::domain::{
+use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::{
     Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId,
     RedemptionStatus, Refusal, Target,
 };
-use cuckood::state::{RedemptionQuery, State};
+use cuckood_state::{RedemptionQuery, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -4,16 +4,16 @@ use crate::commands::{NewFilter, insert, remove, target};
 use crate::filter_image::Image;
 use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{Numbers, RandomLog};
-use cuckood::domain::statistics::Unit;
-use cuckood::domain::{
+use cuckood::engine::RunningSnapshot;
+use cuckood::engine::event_log::EventLog;
+use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::{
     ChangeCounts, Command, Count, Entry, Event, FilterChange, FilterId, Happened, Import,
     ImportMode, ImportState, Kind, Name, Outcome, Proposal, RedemptionStatus, RedemptionStep,
     Settings, Timestamp, UploadId,
 };
-use cuckood::engine::RunningSnapshot;
-use cuckood::engine::event_log::EventLog;
-use cuckood::frame::decode;
-use cuckood::state::{FilterStatistics, FilterView, FreshEvents, State};
+use cuckood_state::frame::decode;
+use cuckood_state::{FilterStatistics, FilterView, FreshEvents, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,11 +4,11 @@
 use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
 use cuckood::engine::{Engine, EngineStatus, SubmitError};
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, BackingFault, KeyChange, VisitEntry};
 use cuckood::store::{Store, StoreError};
+use cuckood_state::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
 use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,12 +5,13 @@ use crate::program;
 use crate::service::Service;
 use cuckood::clock::{ClockLimits, system_reading};
 use cuckood::config::Config;
-use cuckood::domain::{
+use cuckood::engine::Engine;
+use cuckood_filter::{Growth, Mode};
+use cuckood_state::domain::{
     Command as Change, Digests, Kind, Name, Outcome, Redeem, RedemptionStatus, Reference, Sizing,
     Spec, Target,
 };
-use cuckood::domain::{Timestamp, Window};
-use cuckood::engine::{Engine, Growth, Mode};
+use cuckood_state::domain::{Timestamp, Window};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -90,7 +91,7 @@ impl Past {
             .find(Kind::Coupon, &Name::new("shop").unwrap())
             .unwrap()
             .digest(code);
-        let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
+        let redemption = cuckood_state::domain::RedemptionId(cuckood::journal::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem(Redeem {
             target: self.target,

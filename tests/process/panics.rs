@@ -69,7 +69,6 @@ fn assert_named(told: &str, entry: &str, data: &Path) {
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn panic_in_replay_ends_process() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -94,7 +93,6 @@ fn panic_in_replay_ends_process() {
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn panic_in_apply_ends_process() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -125,7 +123,6 @@ fn panic_in_apply_ends_process() {
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn verify_reports_panic_as_finding() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -139,7 +136,6 @@ fn verify_reports_panic_as_finding() {
 }
 
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn repair_skips_one_bad_entry() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -192,7 +188,6 @@ fn repair_skips_one_bad_entry() {
 
 /// Each bad entry is named in turn.
 #[test]
-#[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn repair_names_next_bad_entry() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");

@@ -1,7 +1,7 @@
 //! Clocks that are moved by hand.
 
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{ClockReading, Timestamp};
+use cuckood_state::domain::{ClockReading, Timestamp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! Commands, options and small data directories for the tests of the store and the journal.
 
-use cuckood::domain::{
-    ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp,
-};
-use cuckood::filter::Digest;
 use cuckood::journal::{
     Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions,
     NatsJournal, Ticket,
 };
 use cuckood::store::{Store, StoreError, StoreOptions};
+use cuckood_filter::Digest;
+use cuckood_state::domain::{
+    ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

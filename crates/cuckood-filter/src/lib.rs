@@ -80,7 +80,9 @@ pub use image::{CopySource, FillError, Filled, FilterImage, Load, RestoreError, 
 pub use layout::{
     FIXED_SEARCH_MIN, Growth, GrowthRule, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode,
 };
-pub use memory::{MemoryNeed, OutOfMemory, Reservation, unreserved_tables};
+#[cfg(feature = "testing")]
+pub use memory::unreserved_tables;
+pub use memory::{MemoryNeed, OutOfMemory, Reservation};
 pub use reader::{FilterStats, Reader, TableView};
 pub use set::Walk;
 pub use table::SegmentStats;

@@ -169,11 +169,13 @@ fn take_reserved(bytes: usize) -> Option<Mapping> {
     mapping.map(|mapping| mapping.shortened(bytes))
 }
 
+#[cfg(feature = "testing")]
 thread_local! {
     static UNRESERVED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Returns how many tables this thread has mapped without a [`Reservation`].
+#[cfg(feature = "testing")]
 pub fn unreserved_tables() -> u64 {
     UNRESERVED.get()
 }
@@ -321,6 +323,7 @@ impl Words {
         }
         let bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
         let reserved = take_reserved(bytes);
+        #[cfg(feature = "testing")]
         UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
         let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
         mapping.advise_huge_pages();

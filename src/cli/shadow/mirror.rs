@@ -3,9 +3,9 @@
 use super::changes::{KeyChangeKind, KeyEvent};
 use crate::cli::client::{Client, ClientError, ServiceAddress, pauses};
 use crate::cli::{kind_of, note};
-use crate::domain::Kind;
-use crate::engine::random;
+use crate::journal::random;
 use anyhow::{Context, bail};
+use cuckood_state::domain::Kind;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};

@@ -10,9 +10,9 @@ pub mod redis;
 
 use super::client::ServiceAddress;
 use super::note;
-use crate::domain::counted;
 use anyhow::{Context, bail, ensure};
 use changes::{Interest, KeyType, MIRRORED};
+use cuckood_state::domain::counted;
 use feed::Sender;
 use mirror::{Mirror, MirrorTarget};
 use redis::Redis;

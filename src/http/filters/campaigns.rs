@@ -3,12 +3,12 @@
 use super::spec::{CampaignSpec, FilterPatch, FilterResponse};
 use super::statistics::{DESCRIPTION, StatisticsQuery, StatisticsResponse};
 use super::{Cleared, FilterPage};
-use crate::domain::Kind;
 use crate::http::call::{Call, Delete, Export, Maintain, Manage, Read};
 use crate::http::request::body::StreamedBody;
 use crate::http::request::query::PageQuery;
 use crate::http::response::{HandlerResult, success};
 use axum::extract::{Path, Request};
+use cuckood_state::domain::Kind;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use utoipa::ToSchema;

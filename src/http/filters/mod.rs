@@ -15,14 +15,16 @@ use super::request::json::{self, OrNull};
 use super::request::query::CollectionPage;
 use super::response::success::ListParts;
 use super::response::{Code, HandlerResult, Problem, refusals, success};
-use crate::domain::spec::STOCK_MAX;
-use crate::domain::{
+use crate::engine::image_part;
+use crate::journal::random;
+use crate::store::archive::ImageReader;
+use axum::extract::Request;
+use axum::response::Response;
+use cuckood_state::domain::spec::STOCK_MAX;
+use cuckood_state::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update,
     UploadId,
 };
-use crate::engine::{ImageReader, capacity_max_of, image_part, raise, random};
-use axum::extract::Request;
-use axum::response::Response;
 use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,7 +73,7 @@ fn created(replayed: bool, description: Description) -> Response {
 
 /// A filter as an outcome describes it. A repeated request gets the same response, whatever the filter has become.
 fn described(description: Description) -> FilterResponse {
-    let capacity_max = capacity_max_of(&description.spec);
+    let capacity_max = description.spec.new_capacity_max();
     FilterResponse::new(description, capacity_max)
 }
 
@@ -141,9 +143,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
     let target = Target(view.id);
     let annotations = patched(title, labels)?;
-    let capacity = capacity
-        .map(|capacity| raise(&view, capacity))
-        .transpose()?;
+    let capacity = capacity.map(|capacity| view.raise(capacity)).transpose()?;
     let command = Command::Update(Update {
         target,
         starts_at,

@@ -1,14 +1,15 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
-use crate::domain::annotations::LABEL_VALUE_BYTES_MAX;
-use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
-use crate::domain::{
+use crate::http::request::json::{Clearable, Faults, OrNull};
+use crate::http::response::Problem;
+use cuckood_filter::{Growth, Mode, SegmentStats};
+use cuckood_state::FilterView;
+use cuckood_state::domain::annotations::LABEL_VALUE_BYTES_MAX;
+use cuckood_state::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
+use cuckood_state::domain::{
     Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind,
     LabelChanges, LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
 };
-use crate::engine::{FilterView, Growth, Mode, SegmentStats, error_rate_of};
-use crate::http::request::json::{Clearable, Faults, OrNull};
-use crate::http::response::Problem;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -522,7 +523,7 @@ impl FilterResponse {
             ..
         } = description;
         let Annotations { title, labels } = annotations;
-        let error_rate = error_rate_of(&spec);
+        let error_rate = spec.error_rate_max();
         let layout = match spec.sizing {
             Sizing::Exact | Sizing::ErrorRate(_) => None,
             Sizing::Layout {

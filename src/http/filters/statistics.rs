@@ -1,11 +1,11 @@
 //! `GET …/statistics`: the changes of a campaign's or coupon's items, per day and per hour.
 
-use crate::domain::statistics::Unit;
-use crate::domain::{ChangeCounts, Kind, Timestamp};
 use crate::http::call::{Call, Read};
 use crate::http::request::query;
 use crate::http::response::{HandlerResult, Problem, success};
 use axum::extract::Request;
+use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::{ChangeCounts, Kind, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};

@@ -1,6 +1,6 @@
 //! Examines the first line of an upload: a header in a text becomes an item, and an item in place of the CSV header is lost.
 
-use crate::domain::{ITEM_BYTES_MAX, ImportWarning};
+use cuckood_state::domain::{ITEM_BYTES_MAX, ImportWarning};
 
 /// Number of items that are compared with the first line.
 const COMPARED_MAX: u64 = 1_000;

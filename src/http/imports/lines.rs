@@ -7,8 +7,8 @@
 //! A UTF-8 byte-order mark at the start is skipped. UTF-16, which programs also write as text, fails the upload: read as UTF-8, each of its
 //! lines would be a wrong item. So would a CSV file with another delimiter than the expected one.
 
-use crate::domain::{ITEM_BYTES_MAX, LineFault};
 use crate::http::request::json::JsonText;
+use cuckood_state::domain::{ITEM_BYTES_MAX, LineFault};
 use derive_more::Display;
 use memchr::memchr;
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The uploads running in this process, and how they are stopped. The log doesn't know them: there, an import whose process crashed still
 //! looks running.
 
-use crate::domain::{Import, ImportId, ImportState, Name, Timestamp};
+use cuckood_state::domain::{Import, ImportId, ImportState, Name, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -119,7 +119,7 @@ impl Drop for LiveImport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, ImportCounts, ImportMode, KeyName, Kind};
+    use cuckood_state::domain::{FilterId, ImportCounts, ImportMode, KeyName, Kind};
 
     #[test]
     fn active_import_may_run_on_another_node() {

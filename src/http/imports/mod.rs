@@ -8,18 +8,19 @@ mod pace;
 mod run;
 mod upload;
 
-use crate::domain::import::IMPORTS_KEPT_MAX;
-use crate::domain::{
-    Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError,
-    Name, Refusal, Target, Timestamp,
-};
 use crate::http::call::{self, Call, Read};
 use crate::http::request::body::{StreamedBody, has_media_type};
 use crate::http::request::query;
 use crate::http::response::{Code, HandlerResult, Problem, refusals, success};
+use crate::journal::random;
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::response::Response;
+use cuckood_state::domain::import::IMPORTS_KEPT_MAX;
+use cuckood_state::domain::{
+    Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError,
+    Name, Refusal, Target, Timestamp,
+};
 use http::StatusCode;
 use lines::{Delimiter, UploadFormat};
 use run::ImportRequest;
@@ -204,7 +205,7 @@ async fn import(
     let is_named = query.id.is_some();
     let id = match &query.id {
         Some(id) => ImportId::new(id).map_err(Problem::at("/id"))?,
-        None => ImportId::random(),
+        None => ImportId::drawn(random()),
     };
     let format = format(&request, &query)?;
     if view.spec.stock.is_some() {

@@ -2,8 +2,9 @@
 
 use super::first_line::FirstLine;
 use super::lines::UploadFormat;
-use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
-use crate::engine::{Digest, FilterView, Mode};
+use cuckood_filter::{Digest, Mode};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
 use std::collections::HashMap;
 
 /// Number of text lines whose shape is examined.

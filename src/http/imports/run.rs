@@ -4,14 +4,14 @@ use super::live::LiveImport;
 use super::upload::{LineBatch, Upload};
 use crate::access::{EndUser, Guesses};
 use crate::budget::{Owner, UsedUp};
-use crate::domain::{
-    Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
-    ItemOutcome, KeyName, Outcome, Refusal,
-};
-use crate::engine::{FilterView, ImportTrial};
 use crate::http::api::Api;
 use crate::http::call::UploadCommands;
 use crate::http::response::{Code, Problem, refusals};
+use cuckood_state::domain::{
+    Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
+    ItemOutcome, KeyName, Outcome, Refusal,
+};
+use cuckood_state::{FilterView, ImportTrial};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 

@@ -5,13 +5,14 @@ use super::live::LiveImport;
 use super::observations::Observations;
 use super::pace::Pace;
 use crate::access::{Caller, Scope};
-use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
-use crate::engine::{Digest, FilterView};
 use crate::http::api::Api;
 use crate::http::request::body::Pieces;
 use crate::http::response::{Code, Problem};
 use bytes::Bytes;
+use cuckood_filter::Digest;
+use cuckood_state::FilterView;
+use cuckood_state::domain::import::LINE_ERRORS_MAX;
+use cuckood_state::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 

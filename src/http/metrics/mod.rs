@@ -6,7 +6,7 @@ mod state;
 
 pub(super) use state::render;
 
-use crate::domain::Timestamp;
+use cuckood_state::domain::Timestamp;
 use exposition::TextFormat;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{

@@ -2,9 +2,11 @@
 
 use super::exposition::TextFormat;
 use super::{Figures, rows, write_text};
-use crate::domain::{ImportState, Kind, Stats, Timestamp};
-use crate::engine::{Engine, EngineStatus, OtherNode, StateCounts};
+use crate::engine::{Engine, EngineStatus};
 use crate::http::api::Api;
+use crate::journal::OtherNode;
+use cuckood_filter::StateCounts;
+use cuckood_state::domain::{ImportState, Kind, Stats, Timestamp};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;

@@ -2,10 +2,11 @@
 //! optional field may be absent but not null. The first fault is reported with a pointer to it, but without the value, which could be
 //! a user's id or a code.
 
-use crate::domain::ITEM_BYTES_MAX;
-use crate::engine::{Digest, FilterView};
 use crate::http::response::problem::FAULTS_MAX;
 use crate::http::response::{Code, Problem, RequestFault};
+use cuckood_filter::Digest;
+use cuckood_state::FilterView;
+use cuckood_state::domain::ITEM_BYTES_MAX;
 use derive_more::AsRef;
 use serde::de::IntoDeserializer;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};

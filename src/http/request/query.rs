@@ -3,11 +3,11 @@
 
 use super::json;
 use crate::access::Caller;
-use crate::domain::{Label, Labels, Name};
 use crate::http::response::Problem;
 use axum::extract::Request;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use cuckood_state::domain::{Label, Labels, Name};
 use serde::de::value::{Error, MapDeserializer, StrDeserializer};
 use serde::de::{
     DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor,

@@ -3,8 +3,8 @@
 use super::outgoing::counted;
 use super::problem::{Code, FAULT_BYTES, FAULTS_FREE, Problem, RequestFault};
 use crate::budget::BudgetShare;
-use crate::domain::Timestamp;
 use axum::response::Response;
+use cuckood_state::domain::Timestamp;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToSchema;

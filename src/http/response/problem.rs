@@ -1,7 +1,7 @@
 //! Problem documents (RFC 9457), the form of every failure.
 
-use crate::domain::Timestamp;
 use axum::response::{IntoResponse, Response};
+use cuckood_state::domain::Timestamp;
 use http::StatusCode;
 use serde::Serialize;
 use std::borrow::Cow;

@@ -3,9 +3,10 @@
 use super::problem::{Code, Problem, RequestFault, retry};
 use crate::access::Denied;
 use crate::budget::UsedUp;
-use crate::domain::annotations::LABELS_MAX;
-use crate::domain::{Kind, Refusal};
-use crate::engine::{EngineStatus, EventsError, LayoutError, SubmitError};
+use crate::engine::{EngineStatus, EventsError, SubmitError};
+use cuckood_filter::LayoutError;
+use cuckood_state::domain::annotations::LABELS_MAX;
+use cuckood_state::domain::{Kind, Refusal};
 use std::time::Duration;
 
 /// The problem of a missing campaign or coupon.

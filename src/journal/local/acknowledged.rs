@@ -11,8 +11,8 @@
 //! ```
 
 use super::log::{self, LogEnd};
-use crate::frame::{FRAME_BYTES, FrameFormat, decode};
 use crate::store::{RECORD_SLOTS, Store, StoreError, boot_id};
+use cuckood_state::frame::{FRAME_BYTES, FrameFormat, decode};
 use serde::{Deserialize, Serialize};
 
 const FORMAT: FrameFormat = FrameFormat {
@@ -115,8 +115,8 @@ impl AcknowledgedRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Seq;
     use crate::store::{RECORD_BYTES_MAX, StoreOptions};
+    use cuckood_state::domain::Seq;
 
     const IDENTITY: [u8; 16] = [3; 16];
 

@@ -8,14 +8,14 @@
 //!
 //! Reading verifies every value's checksum, and the chain of checksums.
 
-use crate::domain::{Entry, Seq};
-use crate::frame::{FRAME_BYTES, FrameFormat, decode, encode};
 use crate::journal::decode_entries;
 use crate::store::backing::KeyChange;
 use crate::store::{
     LOG_BASE_KEY, META_TREE, Removal, Store, StoreError, VALUE_BYTES_MAX, number_of_name, part_key,
     part_of_key,
 };
+use cuckood_state::domain::{Entry, Seq};
+use cuckood_state::frame::{FRAME_BYTES, FrameFormat, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -416,8 +416,8 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Command, Proposal, Timestamp};
     use crate::store::StoreOptions;
+    use cuckood_state::domain::{Command, Proposal, Timestamp};
 
     const SEGMENT_BYTES: u64 = 64 << 10;
 

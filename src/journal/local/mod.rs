@@ -7,10 +7,10 @@ use super::{
     Committed, Delivery, Durability, Journal, JournalError, Result, Ticket, check_space,
     check_understood,
 };
-use crate::domain::{Entry, Proposal, Seq};
-use crate::frame::encode;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
+use cuckood_state::domain::{Entry, Proposal, Seq};
+use cuckood_state::frame::encode;
 use log::Log;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -4,10 +4,10 @@
 
 use super::options::NODE_BYTES_MAX;
 use super::peers::NodeReport;
-use crate::frame::{FrameError, FrameFormat};
 use crate::journal::JournalError;
 use crate::journal::random;
 use bytes::Bytes;
+use cuckood_state::frame::{FrameError, FrameFormat};
 use serde::{Deserialize, Serialize};
 
 pub(super) const FORMAT: FrameFormat = FrameFormat {
@@ -112,11 +112,11 @@ mod tests {
     use super::super::order::{self, LogId, StreamPlace};
     use super::super::snapshots::{LABEL, SharedSnapshot};
     use super::*;
-    use crate::domain::{
+    use cuckood_filter::Digest;
+    use cuckood_state::domain::{
         Command, Digests, Entry, FilterId, IdempotencyKey, KeyName, Proposal, Redeem, RedemptionId,
         Reference, Seq, StateHash, Target, Timestamp,
     };
-    use crate::filter::Digest;
     use std::fs;
     use std::path::{Path, PathBuf};
 
@@ -276,7 +276,10 @@ mod tests {
             understands: 1,
             hash,
         };
-        let payload = proposals().iter().flat_map(crate::frame::encode).collect();
+        let payload = proposals()
+            .iter()
+            .flat_map(cuckood_state::frame::encode)
+            .collect();
         let bodies = [
             (
                 "begin",

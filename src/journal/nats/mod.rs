@@ -25,11 +25,11 @@ pub use replication::{LogTime, OtherNode, Replication};
 pub use snapshots::{ArchivePieces, NatsSnapshots, SharedSnapshot};
 
 use super::{Committed, Delivery, Journal, JournalError, Result, Ticket, check_space};
-use crate::domain::{Proposal, Seq};
-use crate::frame::FrameError;
 use crate::store::Store;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::{self, ErrorCode, publish::PublishAck};
+use cuckood_state::domain::{Proposal, Seq};
+use cuckood_state::frame::FrameError;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use link::Link;

@@ -11,11 +11,11 @@
 //! that: then it is a copy, or a late message of a process that has ended.
 
 use super::message::{self, Body, Message, SessionId};
-use crate::domain::{Entry, Seq};
-use crate::frame::{FrameError, FrameFormat};
 use crate::journal::{JournalError, Result, check_understood, decode_entries};
 use crate::store::backing::KeyChange;
 use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
+use cuckood_state::domain::{Entry, Seq};
+use cuckood_state::frame::{FrameError, FrameFormat};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -229,8 +229,8 @@ pub(super) fn decode(value: &[u8]) -> Result<(LogId, StreamPlace), FrameError> {
 mod tests {
     use super::super::peers::NodeReport;
     use super::*;
-    use crate::domain::{Command, FORMAT_VERSION, Proposal, Timestamp};
     use crate::store::StoreOptions;
+    use cuckood_state::domain::{Command, FORMAT_VERSION, Proposal, Timestamp};
 
     fn commit(session: u128, number: u64) -> Message {
         let payload = postcard::to_stdvec(&Proposal::new(Timestamp(5), Command::TurnBack)).unwrap();

@@ -8,10 +8,10 @@
 use super::message::{self, Body, OVERHEAD_BYTES, SessionId};
 use super::order::Void;
 use super::peers::NodeReport;
-use crate::domain::Proposal;
-use crate::frame;
 use crate::journal::{JournalError, Result, Ticket};
 use bytes::Bytes;
+use cuckood_state::domain::Proposal;
+use cuckood_state::frame;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -288,8 +288,8 @@ impl Outbox {
 mod tests {
     use super::super::order::StreamPlace;
     use super::*;
-    use crate::domain::{Command, Digests, FilterId, Target, Timestamp};
-    use crate::filter::Digest;
+    use cuckood_filter::Digest;
+    use cuckood_state::domain::{Command, Digests, FilterId, Target, Timestamp};
     use proptest::prelude::*;
 
     fn proposal(at: u64, digests: usize) -> Proposal {

@@ -6,8 +6,8 @@
 //! agree with it than differ.
 
 use super::replication::OtherNode;
-use crate::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp, understood_version};
 use crate::journal::{JournalError, Result};
+use cuckood_state::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp, understood_version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -4,12 +4,12 @@
 use super::link::{Link, find_stream, retry};
 use super::message::{self, Message};
 use super::order::StreamPlace;
-use crate::domain::Timestamp;
 use crate::journal::{JournalError, Result};
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
+use cuckood_state::domain::Timestamp;
 use futures_util::{StreamExt, TryFutureExt};
 use std::pin::pin;
 use std::sync::Arc;

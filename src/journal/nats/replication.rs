@@ -1,7 +1,7 @@
 //! The state of the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
 
-use crate::domain::{Seq, StateHash, Timestamp};
 use async_nats::Event;
+use cuckood_state::domain::{Seq, StateHash, Timestamp};
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use std::time::{Duration, Instant};

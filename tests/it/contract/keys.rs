@@ -84,7 +84,7 @@ async fn only_open_routes_allow_missing_key() {
 #[tokio::test]
 async fn stranger_sees_no_position() {
     let mut options = options();
-    let until = cuckood::domain::Timestamp(NOON.0 + 60_000);
+    let until = cuckood_state::domain::Timestamp(NOON.0 + 60_000);
     options.auth.keys.push(KeyOptions {
         expires_at: Some(until),
         ..key("guest", &[Scope::Read], "")

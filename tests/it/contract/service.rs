@@ -6,12 +6,13 @@ use crate::manual_time::ManualTime;
 use axum::body::Body;
 use cuckood::access::Access;
 use cuckood::clock::ClockLimits;
-use cuckood::domain::Timestamp;
-use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions};
+use cuckood::engine::{Engine, EngineOptions};
 use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
 use cuckood::http::{Control, HttpService};
 use cuckood::journal::LocalOptions;
+use cuckood::journal::{Durability, JournalOptions};
 use cuckood::socket::Peer;
+use cuckood_state::domain::Timestamp;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
@@ -150,7 +151,7 @@ impl Service {
         drop((http, engine));
         // As though another boot had kept it.
         let clock = directory.path().join("clock");
-        let format = cuckood::frame::FrameFormat {
+        let format = cuckood_state::frame::FrameFormat {
             magic: *b"ckcl",
             version: 1,
             payload_max: 64,
@@ -158,7 +159,7 @@ impl Service {
         let kept = std::fs::read(&clock).unwrap();
         let (frame, _) = format.open(&kept).unwrap().unwrap();
         let (wall, uptime, boot): (Timestamp, u64, u128) =
-            cuckood::frame::decode(frame.payload).unwrap();
+            cuckood_state::frame::decode(frame.payload).unwrap();
         std::fs::write(&clock, format.pack(&(wall, uptime, boot.wrapping_add(1)))).unwrap();
         let time = Arc::new(ManualTime::at(time.wall()));
         Self::over(directory, setup, HttpOptions::default(), time).await

@@ -3,7 +3,7 @@
 use super::service::{Service, Setup, key};
 use crate::redis_client::{Connection, Reply, encoded};
 use cuckood::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
-use cuckood::domain::Timestamp;
+use cuckood_state::domain::Timestamp;
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 

@@ -3,7 +3,7 @@
 use super::service::{Service, eventually};
 use crate::commands::{NewFilter, target};
 use crate::redis_client::{Connection, Reply};
-use cuckood::domain::{Command, Forget, Kind, Outcome, Redeem, Reference, Target};
+use cuckood_state::domain::{Command, Forget, Kind, Outcome, Redeem, Reference, Target};
 use std::time::Duration;
 
 fn ok(connection: &mut Connection, line: &str) {
@@ -278,7 +278,7 @@ fn coupon_is_set_with_used_codes() {
     let redeemed = service.submit(Command::Redeem(Redeem {
         target: Target(view.id),
         digest: view.digest("A"),
-        redemption: cuckood::domain::RedemptionId(cuckood::engine::random()),
+        redemption: cuckood_state::domain::RedemptionId(cuckood::journal::random()),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,
     }));

@@ -3,7 +3,7 @@
 use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Connection, Reply};
 use cuckood::access::{AuthOptions, Scope};
-use cuckood::domain::{Command, Kind, Name, Outcome, Redeem, Reference, Target};
+use cuckood_state::domain::{Command, Kind, Name, Outcome, Redeem, Reference, Target};
 
 type Pieces = Vec<(String, Vec<u8>)>;
 
@@ -360,7 +360,7 @@ fn dump_of_empty_filter_has_no_chunk() {
     // Without codes, but not empty.
     let view = service.view(Kind::Coupon, "welcome");
     client.call("CF.ADD coupon:welcome A");
-    let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
+    let redemption = cuckood_state::domain::RedemptionId(cuckood::journal::random());
     let target = Target(view.id);
     let digest = view.digest("A");
     let reference = Reference::new("order-1").unwrap();

@@ -2,8 +2,8 @@
 
 use super::service::{Service, Setup};
 use crate::redis_client::{Connection, Reply};
-use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
+use cuckood_state::domain::Kind;
 use std::collections::BTreeSet;
 
 /// All keys that a scan lists, in its order, and its number of pages.

@@ -3,9 +3,9 @@
 use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Reply, encoded, line};
 use cuckood::access::{AuthOptions, Scope};
-use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
 use cuckood::socket::Vitals;
+use cuckood_state::domain::Kind;
 use futures_util::FutureExt;
 use std::pin::pin;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -3,8 +3,8 @@
 use super::service::{Service, Setup, eventually};
 use crate::memory_log::MemoryLog;
 use crate::redis_client::{Connection, Reply, encoded, line};
-use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
+use cuckood_state::domain::Kind;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::time::Duration;

@@ -7,13 +7,13 @@ use crate::redis_client::Connection;
 use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 use cuckood::budget::Budget;
 use cuckood::clock::ClockLimits;
-use cuckood::domain::{Applied, Command, FilterId, Kind, Name, Timestamp};
-use cuckood::engine::{
-    BackupDownload, Durability, Engine, EngineStatus, FilterView, JournalOptions, SubmitError,
-};
+use cuckood::engine::{BackupDownload, Engine, EngineStatus, SubmitError};
 use cuckood::journal::LocalOptions;
+use cuckood::journal::{Durability, JournalOptions};
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
+use cuckood_state::FilterView;
+use cuckood_state::domain::{Applied, Command, FilterId, Kind, Name, Timestamp};
 use prometheus_client::registry::Registry;
 use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;

@@ -2,12 +2,12 @@
 
 use crate::load::open;
 use crate::log::Log;
-use cuckood::domain::{SectionId, Timestamp};
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::recover;
 use cuckood::journal::Durability;
-use cuckood::state::{FreshEvents, Section, State};
 use cuckood::store::{Manifest, Store, is_unused};
+use cuckood_state::domain::{SectionId, Timestamp};
+use cuckood_state::{FreshEvents, Section, State};
 use std::error::Error;
 use std::path::Path;
 

@@ -2,13 +2,13 @@
 //! is made from a backup of another one first.
 
 use crate::log::{Log, time};
-use cuckood::domain::ClockReading;
 use cuckood::engine::event_log::EventLog;
 use cuckood::engine::recovery::recover;
 use cuckood::engine::{self, RunningSnapshot};
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use cuckood::state::State;
 use cuckood::store::{Store, StoreOptions};
+use cuckood_state::State;
+use cuckood_state::domain::ClockReading;
 use std::error::Error;
 use std::fs::File;
 use std::io::{Stdout, Write};

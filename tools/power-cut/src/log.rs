@@ -4,15 +4,15 @@
 //! images, and two write items and redemptions. Filters of all layouts grow, forget and expire while time passes.
 
 use crate::filter_image::Image;
-use cuckood::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
-use cuckood::domain::{
+use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood_state::State;
+use cuckood_state::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
+use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
     IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning,
     KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
     Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::state::State;
 use std::num::ParseIntError;
 use std::sync::LazyLock;
 
@@ -564,7 +564,7 @@ fn draw(one: u64, other: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cuckood::domain::Outcome;
+    use cuckood_state::domain::Outcome;
 
     /// Numbers the commands. A new one belongs into the log.
     fn number(command: &Command) -> usize {

@@ -1,0 +1,416 @@
+//! A campaign or coupon as requests see it while the writer changes it. Look-ups in its tables take no lock.
+
+use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery};
+use super::statistics::FilterStatistics;
+use crate::domain::{
+    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, Profile,
+    Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats, Timestamp,
+    Unit, WindowPosition,
+};
+use cuckood_filter::{
+    self, Digest, FilterImage, FilterStats, Growth, LayoutError, Mode, Reader, SlotState,
+    StateCounts,
+};
+use parking_lot::{Mutex, RwLock};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Maximum number of redemptions that one query scans, so that the writer need not wait long for the ledger.
+const SCANNED_MAX: usize = 1_000;
+
+/// The most codes that are looked up while the writer waits for the ledger.
+const LOOKUPS_MAX: usize = 1_000;
+
+/// The current status of a code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CodeFound {
+    /// It was never added, or it was removed.
+    Absent,
+    /// It may be redeemed.
+    Available,
+    /// It is held.
+    Held(Redemption),
+    /// It has been redeemed. Once the retention of its redemption has passed, that is missing.
+    Redeemed(Option<Redemption>),
+}
+
+/// Counts of changes to the items of a filter since its creation.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Items added.
+    pub adds: AtomicU64,
+    /// Items removed.
+    pub removes: AtomicU64,
+    /// The changes per day and hour.
+    pub statistics: Mutex<FilterStatistics>,
+}
+
+/// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
+#[derive(Clone)]
+pub struct FilterView {
+    /// Its id.
+    pub id: FilterId,
+    pub(super) profile: Profile,
+    pub(super) reader: Reader,
+    pub(super) counters: Arc<Counters>,
+    pub(super) ledger: Arc<RwLock<Ledger>>,
+    pub(super) redemptions_retention: Arc<AtomicU64>,
+    /// That of the layout, once it was asked for: it takes longer to compute than everything else that a list shows.
+    pub(super) capacity_max: OnceLock<u64>,
+}
+
+/// A view is read like its profile. The secret in there never leaves the service but in an image or a backup.
+impl Deref for FilterView {
+    type Target = Profile;
+
+    fn deref(&self) -> &Profile {
+        &self.profile
+    }
+}
+
+impl FilterView {
+    /// Returns a raise to this capacity, with the layout for it.
+    ///
+    /// # Errors
+    /// A message that names the field, if no layout fits the capacity.
+    pub fn raise(&self, capacity: u64) -> Result<Raise, LayoutError> {
+        let layout = match self.spec.growth {
+            // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
+            Growth::Auto if capacity > self.spec.capacity => Spec {
+                capacity,
+                ..self.spec.clone()
+            }
+            .layout()?,
+            Growth::Auto | Growth::Fixed => self.layout,
+        };
+        Ok(Raise { capacity, layout })
+    }
+
+    /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
+    #[inline]
+    pub fn digest(&self, item: impl AsRef<[u8]>) -> Digest {
+        let item = item.as_ref();
+        if self.spec.ignore_case {
+            self.secret.digest(&item.trim_ascii().to_ascii_uppercase())
+        } else {
+            self.secret.digest(item)
+        }
+    }
+
+    /// Whether an item has nothing left once it is trimmed, if the spec says so.
+    #[inline]
+    pub fn is_blank(&self, item: impl AsRef<[u8]>) -> bool {
+        self.spec.ignore_case && item.as_ref().trim_ascii().is_empty()
+    }
+
+    /// In a campaign: whether it has the user, whatever its window. In a coupon: whether the code may be redeemed at `now`, because the
+    /// coupon is active and the code is available, or its hold has run out. In an open pool a code is available that is not there, as
+    /// long as the stock allows another one.
+    #[inline]
+    pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
+        if self.spec.stock.is_some() {
+            return self.admits(&[digest], now) == [true];
+        }
+        self.answers(now)
+            && self
+                .tables_at(now)
+                .accepts(digest, |state| self.is_valid(digest, state, now))
+    }
+
+    /// [`Self::contains`] for a list; `out` is cleared first.
+    pub fn contains_many(&self, digests: &[Digest], now: Timestamp, out: &mut Vec<bool>) {
+        if self.spec.stock.is_some() {
+            *out = self.admits(digests, now);
+        } else if self.answers(now) {
+            self.tables_at(now)
+                .accepts_many(digests, out, |digest, state| {
+                    self.is_valid(digest, state, now)
+                });
+        } else {
+            out.clear();
+            out.resize(digests.len(), false);
+        }
+    }
+
+    /// Which codes an open pool would take at `now`.
+    fn admits(&self, digests: &[Digest], now: Timestamp) -> Vec<bool> {
+        let stock = self.spec.stock.unwrap_or(0);
+        if !self.answers(now) || !self.ledger.read().has_room(stock, now) {
+            return vec![false; digests.len()];
+        }
+        let states = self.reader.view(0).states(digests).into_iter().zip(digests);
+        states
+            .map(|(state, &digest)| state.is_none_or(|state| self.is_valid(digest, state, now)))
+            .collect()
+    }
+
+    /// Whether its items are codes that must not be guessed. In an open pool any code is as good as another.
+    pub fn has_secret_codes(&self) -> bool {
+        self.kind == Kind::Coupon && self.spec.stock.is_none()
+    }
+
+    /// Whether a rejected add reveals that one of its codes was absent: the codes are secret, and the filter can be full.
+    pub fn may_refuse_codes(&self) -> bool {
+        self.has_secret_codes() && self.spec.growth == Growth::Fixed
+    }
+
+    /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and colliding items count too.
+    pub fn count(&self, digest: Digest, now: Timestamp) -> u32 {
+        self.tables_at(now).count(digest)
+    }
+
+    /// The largest result of [`Self::count`].
+    pub fn copies_max(&self) -> u32 {
+        self.reader.view(0).copies_max()
+    }
+
+    /// Prefetches the cache lines for a lookup of this item.
+    #[inline]
+    pub fn prefetch(&self, digest: Digest) {
+        self.reader.prefetch(digest);
+    }
+
+    /// Returns the status of a code as of `now`, ignoring the window. `None` for a compact filter, which has no states.
+    ///
+    /// The writer first changes a code's state, then its redemption. So a code that is just being held may still look available here, and
+    /// one that is just being redeemed may have no redemption yet.
+    pub fn look_up(&self, digests: &[Digest], now: Timestamp) -> Option<Vec<CodeFound>> {
+        if self.spec.mode == Mode::Compact {
+            return None;
+        }
+        let mut found = Vec::with_capacity(digests.len());
+        for digests in digests.chunks(LOOKUPS_MAX) {
+            let ledger = self.ledger.read();
+            let states = self.reader.view(0).states(digests);
+            found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
+                let current = ledger
+                    .current(*digest)
+                    .filter(|current| !current.has_run_out(now));
+                match (state, current) {
+                    (None, _) => CodeFound::Absent,
+                    (Some(_), Some(current)) if current.status == RedemptionStatus::Held => {
+                        CodeFound::Held(current.clone())
+                    }
+                    (Some(_), Some(current)) => CodeFound::Redeemed(self.seen_at(current, now)),
+                    (Some(SlotState::Redeemed), None) => CodeFound::Redeemed(None),
+                    (Some(SlotState::Available | SlotState::Held), None) => CodeFound::Available,
+                }
+            }));
+        }
+        Some(found)
+    }
+
+    fn answers(&self, now: Timestamp) -> bool {
+        self.kind == Kind::Campaign || self.window.contains(now)
+    }
+
+    fn is_valid(&self, digest: Digest, state: SlotState, now: Timestamp) -> bool {
+        match state {
+            SlotState::Redeemed => false,
+            SlotState::Available => true,
+            SlotState::Held => self
+                .ledger
+                .read()
+                .current(digest)
+                .is_some_and(|hold| hold.has_run_out(now)),
+        }
+    }
+
+    /// The redemption of this id, as it is seen at `now`; none once its retention has passed.
+    pub fn redemption(&self, id: &RedemptionId, now: Timestamp) -> Option<Redemption> {
+        self.ledger
+            .read()
+            .get(id)
+            .and_then(|redemption| self.seen_at(redemption, now))
+    }
+
+    /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of their last change. It scans a limited number of
+    /// redemptions, so a page may have fewer though more follow.
+    pub fn redemptions(
+        &self,
+        query: &RedemptionQuery,
+        after: Option<ChangeNumber>,
+        limit: usize,
+        now: Timestamp,
+    ) -> RedemptionPage {
+        self.ledger
+            .read()
+            .page(query, after, limit, SCANNED_MAX, |redemption| {
+                let seen = self.seen_at(redemption, now)?;
+                query
+                    .status
+                    .is_none_or(|status| status == seen.status)
+                    .then_some(seen)
+            })
+    }
+
+    fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
+        let retention = self.redemptions_retention.load(Ordering::Relaxed);
+        (!redemption.is_past_retention(now, retention)).then(|| redemption.clone().seen_at(now))
+    }
+
+    /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.
+    pub(super) fn code_counts(&self, states: StateCounts) -> StateCounts {
+        let left = |stock: u64| stock.saturating_sub(states.held + states.redeemed);
+        StateCounts {
+            available: self.spec.stock.map_or(states.available, left),
+            ..states
+        }
+    }
+
+    /// The campaign or coupon as its owner sees it at `now`.
+    pub fn describe(&self, now: Timestamp) -> Description {
+        let FilterStats {
+            items,
+            memory_bytes,
+            segments,
+            states,
+            copies_max,
+            steps,
+        } = self.tables_at(now).stats();
+        let stats = Stats {
+            items,
+            memory_bytes,
+            segments,
+            adds: self.counters.adds.load(Ordering::Relaxed),
+            removes: self.counters.removes.load(Ordering::Relaxed),
+            codes: states.map(|states| self.code_counts(states)),
+            copies_max,
+            steps: self.step_stats(&steps),
+        };
+        Description {
+            id: self.id,
+            kind: self.kind,
+            name: self.name.clone(),
+            spec: self.spec.clone(),
+            window: self.window,
+            created_at: self.created_at,
+            annotations: self.annotations.clone(),
+            stats,
+        }
+    }
+
+    /// Different items that a filter of this spec takes, however it grows: later ones may be rejected.
+    pub fn capacity_max(&self) -> u64 {
+        *self
+            .capacity_max
+            .get_or_init(|| self.spec.capacity_max(&self.layout))
+    }
+
+    /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.
+    pub fn statistics(
+        &self,
+        unit: Unit,
+        number: u64,
+        now: Timestamp,
+    ) -> Vec<(Timestamp, ChangeCounts)> {
+        self.counters.statistics.lock().last(unit, number, now)
+    }
+
+    /// A view of its tables. A campaign that forgets is seen in its step at `now`.
+    #[inline]
+    fn tables_at(&self, now: Timestamp) -> cuckood_filter::TableView<'_> {
+        self.reader
+            .view(self.spec.forget.map_or(0, |forget| forget.step_at(now)))
+    }
+
+    fn step_stats(&self, steps: &[cuckood_filter::StepStats]) -> Vec<ForgetStepStats> {
+        let Some(forget) = self.spec.forget else {
+            return Vec::new();
+        };
+        let stats = |&cuckood_filter::StepStats { step, items }: &cuckood_filter::StepStats| {
+            ForgetStepStats {
+                begin: forget.begin_of(step),
+                items,
+                forgotten_at: forget.end_of(step),
+            }
+        };
+        steps.iter().map(stats).collect()
+    }
+
+    /// Whether the coupon can have this stock. Existing redemptions stay, even if they exceed it.
+    pub(super) fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
+        let Spec {
+            growth,
+            capacity,
+            stock: present,
+            ..
+        } = self.spec;
+        if present.is_none() {
+            return Err(Refusal::NoStock);
+        }
+        if growth == Growth::Fixed && stock > capacity {
+            return Err(Refusal::StockBeyondCapacity { capacity });
+        }
+        Ok(())
+    }
+
+    /// Rejects a change of the codes of an open pool, which has those alone that are in use.
+    pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
+        if self.spec.stock.is_some() {
+            Err(Refusal::RequiresAddedCodes)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Its head, with the image of its tables.
+    pub(super) fn head(&self, tables: FilterImage) -> FilterHead {
+        FilterHead {
+            algorithm: ALGORITHM,
+            profile: self.profile.clone(),
+            adds: self.counters.adds.load(Ordering::Relaxed),
+            removes: self.counters.removes.load(Ordering::Relaxed),
+            tables,
+            last_change: self.ledger.read().last_change().0,
+            latest: self.counters.statistics.lock().latest,
+        }
+    }
+
+    /// The refusal of an entry that redeems or holds this code now. It must be the same at every time from `logged`, that of the last
+    /// entry, to `now`, and the entry must do nothing else to this coupon. `None` otherwise.
+    ///
+    /// The caller keeps the state from changing during the call. The view must be the newest one of its filter.
+    pub fn certain_refusal(
+        &self,
+        digest: Digest,
+        reference: &Reference,
+        logged: Timestamp,
+        now: Timestamp,
+    ) -> Option<Refusal> {
+        if self.spec.mode == Mode::Compact {
+            return None;
+        }
+        let state = self.reader.view(0).state(digest);
+        if state.is_none() && self.spec.stock.is_none() {
+            return Some(Refusal::CodeUnknown);
+        }
+        let ledger = self.ledger.read();
+        let current = ledger.current(digest);
+        // The same reference gets its redemption again, and a hold that has run out is ended.
+        if current
+            .is_some_and(|current| current.reference == *reference || current.has_run_out(now))
+        {
+            return None;
+        }
+        // Only an entry makes the end of the window final: a clock may be set back.
+        let is_inactive = self.window.position(now) == WindowPosition::Before
+            || self.window.position(logged) == WindowPosition::After;
+        match (state, self.spec.stock) {
+            (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
+            (Some(SlotState::Held), _) => current
+                .filter(|current| current.status == RedemptionStatus::Held)
+                .map(|_| Refusal::CodeHeld),
+            (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => {
+                Some(Refusal::OutsideWindow)
+            }
+            // Expired holds free stock.
+            (None, Some(stock)) if ledger.taken() >= stock && ledger.overdue(now).is_none() => {
+                let is_active = self.window.contains(logged) && self.window.contains(now);
+                is_active.then_some(Refusal::SoldOut)
+            }
+            _ => None,
+        }
+    }
+}

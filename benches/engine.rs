@@ -9,9 +9,9 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use cuckood::journal::{Delivery, Durability, Journal, LocalJournal, LocalOptions, Ticket};
-use cuckood::store::{Store, StoreOptions};
 use cuckood_filter::Digest;
+use cuckood_log::journal::{Delivery, Durability, Journal, LocalJournal, LocalOptions, Ticket};
+use cuckood_log::store::{Store, StoreOptions};
 use cuckood_state::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

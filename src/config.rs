@@ -332,8 +332,8 @@ mod tests {
     use super::*;
     use crate::clock::ClockLimits;
     use crate::http::options::LimitOptions;
-    use crate::journal::Durability;
     use crate::resp::RespOptions;
+    use cuckood_log::journal::Durability;
     use cuckood_state::domain::Settings;
     use cuckood_state::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
     use std::time::Duration;

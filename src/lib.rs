@@ -11,9 +11,9 @@
 //! - [`access`]: access control, independent of any protocol.
 //! - [`budget`]: the memory that clients take together.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
-//! - [`journal`], [`store`]: the log as a port, and the data directory under it.
 //! - [`clock`]: time that can be trusted.
-//! - The packages [`cuckood_state`], the deterministic machine that the log drives, and [`cuckood_filter`], its filters.
+//! - The packages: [`cuckood_nats`], the replicated log; [`cuckood_log`], the data directory and the log as a port; [`cuckood_state`], the
+//!   deterministic machine that the log drives; [`cuckood_filter`], its filters.
 
 pub mod access;
 pub mod budget;
@@ -22,11 +22,9 @@ pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod http;
-pub mod journal;
 pub mod resp;
 pub mod server;
 pub mod socket;
-pub mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod turn;

@@ -2,8 +2,9 @@
 
 use super::print_line;
 use super::serve::configuration;
-use crate::journal::{JournalOptions, init_log};
+use crate::engine::journal::JournalOptions;
 use anyhow::bail;
+use cuckood_nats::init_log;
 use std::path::PathBuf;
 
 /// Manage the log that nodes share.

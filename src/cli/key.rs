@@ -1,9 +1,9 @@
 //! `cuckood key new`: creates a key, and its entry for the configuration.
 
 use crate::access::{self, InvalidKey, KeyOptions};
-use crate::journal::random;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cuckood_log::journal::random;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 

@@ -3,8 +3,8 @@
 use super::print_line;
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{ClockRepair, repair_clock, skip_entry};
-use crate::store::refuse_unused;
 use anyhow::{Context, bail};
+use cuckood_log::store::refuse_unused;
 use cuckood_state::domain::{Seq, counted};
 use std::path::PathBuf;
 

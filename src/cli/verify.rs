@@ -3,8 +3,8 @@
 use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{restore, verify};
-use crate::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
 use anyhow::{Context, anyhow, bail};
+use cuckood_log::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
 use cuckood_state::domain::counted;
 use serde_json::json;
 use std::io::Read;

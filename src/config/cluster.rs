@@ -2,7 +2,7 @@
 
 use super::values::{Bytes, DurationSetting, list};
 use crate::engine::ClusterOptions;
-use crate::journal::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
+use cuckood_nats::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -137,7 +137,7 @@ impl Nats {
 mod tests {
     use super::*;
     use crate::config::{Config, ConfigError};
-    use crate::journal::JournalOptions;
+    use crate::engine::journal::JournalOptions;
     use std::time::Duration;
 
     fn load(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {

@@ -1,11 +1,12 @@
 //! Conversions from the configuration to the options of each part of the service.
 
 use super::{Config, JournalKind};
+use crate::engine::journal::JournalOptions;
 use crate::engine::{EngineOptions, SnapshotOptions};
 use crate::http::options::{HostOptions, HttpOptions, LimitOptions, RequestTimeouts};
-use crate::journal::{Durability, JournalOptions, LocalOptions};
 use crate::resp::RespOptions;
-use crate::store::StoreOptions;
+use cuckood_log::journal::{Durability, LocalOptions};
+use cuckood_log::store::StoreOptions;
 use cuckood_state::domain::Settings;
 use cuckood_state::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use std::time::Duration;

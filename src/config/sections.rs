@@ -3,8 +3,8 @@
 use super::values::{Bytes, DurationSetting, Room, SizeOrShare, address, optional_address};
 use crate::clock::ClockLimits;
 use crate::http::options::HostName;
-use crate::journal::Durability;
 use crate::resp::KeyRule;
+use cuckood_log::journal::Durability;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Applies entries. A panic in `apply` becomes an error that names the entry: the state can't be used after it, and the same entry
 //! would panic at every later start.
 
-use crate::store::panic_message;
+use cuckood_log::store::panic_message;
 use cuckood_state::State;
 use cuckood_state::domain::{Applied, Command, Entry, ImageBegin, Kind, Seq, Target};
 use std::panic::{AssertUnwindSafe, catch_unwind};

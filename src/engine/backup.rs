@@ -3,8 +3,8 @@
 
 use super::handle::WeakEngine;
 use super::{Engine, EngineStatus, Inner, SubmitError};
-use crate::store::archive::{ArchiveWriter, BackupPiece};
-use crate::store::{Manifest, Spool, Store, StoreError};
+use cuckood_log::store::archive::{ArchiveWriter, BackupPiece};
+use cuckood_log::store::{Manifest, Spool, Store, StoreError};
 use cuckood_state::domain::Timestamp;
 use std::panic::resume_unwind;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use super::backup::DOWNLOADS_MAX;
 use super::snapshotter::SnapshotReport;
 use super::writer::Writer;
 use super::{EngineStatus, SubmitError};
-use crate::journal::{JournalError, OtherNode, Ticket};
+use cuckood_log::journal::{JournalError, OtherNode, Ticket};
 use cuckood_state::domain::{Command, Proposal, Seq, Timestamp, understood_version};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};

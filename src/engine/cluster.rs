@@ -2,7 +2,8 @@
 
 use super::handle::WeakEngine;
 use super::{Engine, EngineStatus, Inner, LatestSnapshot, SubmitError};
-use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
+use cuckood_log::journal::{JournalError, Replication};
+use cuckood_nats::{NatsSnapshots, SharedSnapshot};
 use cuckood_state::domain::Seq;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -340,7 +341,7 @@ fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::OtherNode;
+    use cuckood_log::journal::OtherNode;
 
     fn turn_among(others: &[&str], own: &str, after: u64) -> u32 {
         let peer = |node: &&str| OtherNode {

@@ -4,8 +4,8 @@
 //! everything up to a snapshot is stored, and the replay of the log after it repeats the rest. Numbers that are already stored are skipped,
 //! and events stored beyond the end of the log are removed. So no event is lost or duplicated.
 
-use crate::store::Removal;
-use crate::store::{EventPack, EventSize, EventTree, Store, StoreError};
+use cuckood_log::store::Removal;
+use cuckood_log::store::{EventPack, EventSize, EventTree, Store, StoreError};
 use cuckood_state::domain::{Event, Timestamp};
 use cuckood_state::frame::decode;
 use cuckood_state::{FreshEvents, NewEvent, State};

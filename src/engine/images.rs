@@ -6,8 +6,8 @@ use super::backup::{BackupDownload, Rest};
 use super::request::Reply;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
-use crate::store::{Manifest, Spool, Store, StoreError};
+use cuckood_log::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
+use cuckood_log::store::{Manifest, Spool, Store, StoreError};
 use cuckood_state::domain::{FilterHead, FilterId, ImageBody, ImageChunk, ImagePart, ImageSection};
 use cuckood_state::{Export, FrozenFilter, Section};
 use std::collections::VecDeque;
@@ -288,7 +288,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreOptions;
+    use cuckood_log::store::StoreOptions;
 
     /// Empty chunks of a sparse table take few bytes, but as long as others.
     #[test]

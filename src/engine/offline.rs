@@ -10,10 +10,10 @@
 use super::backup::{archive, read_parts};
 use super::recovery::{RecoveryError, Result, recover};
 use super::restore::restore;
-use crate::journal::{
-    Journal, JournalError, JournalOptions, LocalJournal, LocalOptions, is_of_replicated_log, log_of,
-};
-use crate::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
+use crate::engine::journal::JournalOptions;
+use cuckood_log::journal::{Journal, JournalError, LocalJournal, LocalOptions};
+use cuckood_log::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
+use cuckood_nats::{is_of_replicated_log, log_of};
 use cuckood_state::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! disk space and startup time.
 
 use super::snapshotter::SnapshotOptions;
-use crate::journal::random;
 use cuckood_filter::{Growth, LayoutError, Secret};
+use cuckood_log::journal::random;
 use cuckood_state::domain::{
     AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, Kind, Name, Sizing,
     Spec, UploadId, Window,

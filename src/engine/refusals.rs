@@ -98,14 +98,14 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
+    use crate::engine::journal::JournalOptions;
+    use crate::engine::journal::OpenJournal;
     use crate::engine::{Engine, EngineOptions, EngineStatus, SubmitError, creation};
-    use crate::journal::JournalOptions;
-    use crate::journal::{
-        Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal,
-        Ticket,
-    };
-    use crate::store::Store;
     use cuckood_filter::{Growth, Mode};
+    use cuckood_log::journal::{
+        Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket,
+    };
+    use cuckood_log::store::Store;
     use cuckood_state::FilterView;
     use cuckood_state::domain::{
         ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq,
@@ -216,7 +216,7 @@ mod tests {
             let target = Target(self.pool.id);
             let digest = digest(code);
             let reference = reference(code);
-            let redemption = RedemptionId(crate::journal::random());
+            let redemption = RedemptionId(cuckood_log::journal::random());
             (
                 redemption,
                 Command::Redeem(Redeem {

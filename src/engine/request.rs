@@ -2,7 +2,7 @@
 
 use super::refusals::PendingRedemption;
 use crate::clock::ClockUnsure;
-use crate::journal::Ticket;
+use cuckood_log::journal::Ticket;
 use cuckood_state::domain::Applied;
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -2,9 +2,9 @@
 
 use super::event_log::EventLog;
 use super::recovery::{RecoveryError, Result};
-use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
-use crate::store::archive::{self, BackupPiece};
-use crate::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
+use cuckood_log::journal::{Durability, Journal, LocalJournal, LocalOptions};
+use cuckood_log::store::archive::{self, BackupPiece};
+use cuckood_log::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
 use cuckood_state::State;
 use cuckood_state::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use std::io::{self, Read};

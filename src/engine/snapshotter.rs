@@ -5,8 +5,8 @@
 //! command arrives the snapshot continues unpaid, but leaves half of that time to readers.
 
 use super::event_log::EventLog;
-use crate::journal::{Journal, Result};
-use crate::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
+use cuckood_log::journal::{Journal, Result};
+use cuckood_log::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
 use cuckood_state::domain::{Seq, Timestamp};
 use cuckood_state::{Section, State};
 use serde::Serialize;
@@ -382,10 +382,10 @@ fn reuse(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::JournalError;
-    use crate::journal::{LocalJournal, LocalOptions};
-    use crate::store::StoreOptions;
     use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+    use cuckood_log::journal::JournalError;
+    use cuckood_log::journal::{LocalJournal, LocalOptions};
+    use cuckood_log::store::StoreOptions;
     use cuckood_state::domain::{
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing,
         Spec, Target, Window,

@@ -16,10 +16,12 @@ use super::timekeeping::Timekeeper;
 use super::writer::{Request, Writer};
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
-use crate::journal::{Journal, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
-use crate::store::archive::BackupPiece;
-use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
+use crate::engine::journal::JournalOptions;
 use arc_swap::ArcSwapOption;
+use cuckood_log::journal::{Journal, JournalError};
+use cuckood_log::store::archive::BackupPiece;
+use cuckood_log::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
+use cuckood_nats::{NatsSnapshots, SharedSnapshot};
 use cuckood_state::domain::{
     Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
     understood_version,

@@ -4,8 +4,8 @@
 use super::Inner;
 use super::recovery::Recovered;
 use crate::clock::{ClockUnsure, Evidence};
-use crate::journal::LogTime;
-use crate::store::{SavedClock, Store};
+use cuckood_log::journal::LogTime;
+use cuckood_log::store::{SavedClock, Store};
 use cuckood_state::domain::{ClockReading, Timestamp};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 use super::applying::catch;
 use super::offline::local_log;
 use super::recovery::{RecoveryError, Result, load, recover};
-use crate::journal::{Delivery, Journal, JournalError};
-use crate::store::{Findings, Store, StoreError, check_snapshots};
+use cuckood_log::journal::{Delivery, Journal, JournalError};
+use cuckood_log::store::{Findings, Store, StoreError, check_snapshots};
 use cuckood_state::State;
 use cuckood_state::domain::{Event, Kind, Seq, counted};
 use cuckood_state::frame::decode;

@@ -14,10 +14,10 @@ use super::response::outgoing::{STREAM_BYTES, counted};
 use super::response::success::LineFormat;
 use super::response::{Code, HandlerResult, Problem, mark_replayed};
 use crate::budget::BudgetShare;
-use crate::journal::random;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use cuckood_filter::{Digest, Growth};
+use cuckood_log::journal::random;
 use cuckood_state::domain::{
     Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp,
 };

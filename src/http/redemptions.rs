@@ -6,11 +6,11 @@ use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query;
 use super::response::success::{self, LineFormat};
 use super::response::{Code, HandlerResult, Problem, refusals};
-use crate::journal::random;
 use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use cuckood_filter::{Digest, Mode};
+use cuckood_log::journal::random;
 use cuckood_state::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use cuckood_state::domain::{
     Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,

@@ -7,7 +7,7 @@ use super::key::FilterKey;
 use super::parser::integer;
 use super::session::AdmittedCommand;
 use crate::engine::image_part;
-use crate::store::archive::read_image_record;
+use cuckood_log::store::archive::read_image_record;
 use cuckood_state::domain::{ImageBody, ImageFault, Outcome, Refusal, Timestamp, UploadId};
 use cuckood_state::{FilterView, RedemptionQuery};
 use sha2::{Digest, Sha256};

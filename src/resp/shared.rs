@@ -8,7 +8,7 @@ use super::key::KeyRule;
 use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::engine::{Engine, EngineInfo};
-use crate::journal::random;
+use cuckood_log::journal::random;
 use cuckood_state::domain::{Command, KeyName, Outcome};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

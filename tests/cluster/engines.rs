@@ -4,10 +4,10 @@ use crate::nats::Servers;
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::Clock;
 use cuckood::config::Config;
+use cuckood::engine::journal::JournalOptions;
 use cuckood::engine::{ClusterOptions, Engine, EngineOptions, SubmitError};
-use cuckood::journal::JournalOptions;
-use cuckood::journal::NatsOptions;
 use cuckood_filter::{Digest, Growth, Mode};
+use cuckood_nats::NatsOptions;
 use cuckood_state::domain::{
     Applied, Command, Digests, Kind, Name, Outcome, Settings, Sizing, Spec, Target, Window,
 };

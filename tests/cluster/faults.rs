@@ -7,7 +7,7 @@ use crate::load::{Load, under_load};
 use crate::nats::{Disk, Plan, Servers, may_delay_syncs, may_have_own_disk};
 use crate::proxy::{Direction, Network};
 use crate::timeouts::wait_until;
-use cuckood::journal::{Journal, Ticket};
+use cuckood_log::journal::{Journal, Ticket};
 use cuckood_state::domain::{Command, Proposal, STATE_HASH_EVERY, Timestamp};
 use serde_json::Value;
 use std::thread;

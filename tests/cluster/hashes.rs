@@ -8,7 +8,8 @@ use crate::store_support::{append, proposal};
 use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::engine::{ClusterOptions, EngineStatus};
-use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, OtherNode, Ticket};
+use cuckood_log::journal::{Delivery, Journal, JournalError, OtherNode, Ticket};
+use cuckood_nats::NatsOptions;
 use cuckood_state::domain::{
     Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp,
 };

@@ -6,11 +6,12 @@ use crate::proxy::Network;
 use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
-use cuckood::journal::{
-    Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal,
-    LocalOptions, NatsJournal, NatsOptions, Ticket,
+use cuckood::engine::journal::JournalOptions;
+use cuckood_log::journal::{
+    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket,
 };
-use cuckood::store::{Store, StoreOptions};
+use cuckood_log::store::{Store, StoreOptions};
+use cuckood_nats::{NatsJournal, NatsOptions};
 use cuckood_state::domain::{Entry, Seq, Timestamp};
 use cuckood_state::frame::FrameFormat;
 use std::fs;

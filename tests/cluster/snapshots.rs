@@ -8,12 +8,10 @@ use crate::store_support::{append, entries, options, proposal};
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::engine::{self, ClusterOptions, EngineStatus};
-use cuckood::journal::{
-    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
-    init_log,
-};
-use cuckood::store::archive::{ArchiveWriter, BackupPiece};
-use cuckood::store::{Manifest, Store};
+use cuckood_log::journal::{Durability, Journal, JournalError};
+use cuckood_log::store::archive::{ArchiveWriter, BackupPiece};
+use cuckood_log::store::{Manifest, Store};
+use cuckood_nats::{NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, init_log};
 use cuckood_state::domain::{Seq, Timestamp};
 use cuckood_state::frame::FrameFormat;
 use futures_util::TryStreamExt;

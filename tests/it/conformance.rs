@@ -1,7 +1,7 @@
 //! Requirements of every adapter of the journal's port.
 
 use crate::store_support::{Positioned, append, entries, proposal};
-use cuckood::journal::{Delivery, JournalError, Ticket};
+use cuckood_log::journal::{Delivery, JournalError, Ticket};
 use cuckood_state::domain::{Entry, Seq};
 use std::task::{Context, Poll, Waker};
 

@@ -6,8 +6,8 @@
 
 use crate::directory::copy_dir;
 use crate::store_support::{append, entries, open_journal, options, proposal};
-use cuckood::journal::{Durability, Journal, JournalError};
-use cuckood::store::{Manifest, Store, StoreError, StoreOptions};
+use cuckood_log::journal::{Durability, Journal, JournalError};
+use cuckood_log::store::{Manifest, Store, StoreError, StoreOptions};
 use cuckood_state::domain::{SectionId, Seq, Timestamp};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -2,10 +2,11 @@
 
 use crate::commands::{NewFilter, insert, name_of, remove, target};
 use crate::engines::{self, start};
+use cuckood::engine::journal::JournalOptions;
 use cuckood::engine::{Engine, EngineOptions, SubmitError};
-use cuckood::journal::LocalOptions;
-use cuckood::journal::{Durability, JournalOptions};
 use cuckood_filter::Growth;
+use cuckood_log::journal::Durability;
+use cuckood_log::journal::LocalOptions;
 use cuckood_state::domain::{Applied, Command, IdempotencyKey, Kind, Outcome, Target};
 use futures_util::FutureExt;
 use std::path::Path;

@@ -3,8 +3,8 @@
 use crate::commands::{NewFilter, codes, insert, redeem, target};
 use crate::engines;
 use cuckood::engine::{Engine, SubmitError, image_part};
-use cuckood::store::archive::ImageReader;
 use cuckood_filter::Growth;
+use cuckood_log::store::archive::ImageReader;
 use cuckood_state::domain::{Command, Kind, Name, Outcome, Target, UploadId};
 use tempfile::TempDir;
 

@@ -12,9 +12,9 @@ use cuckood::engine::recovery::{RecoveryError, recover};
 use cuckood::engine::{
     Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify,
 };
-use cuckood::journal::Durability;
-use cuckood::store::backing::Backing;
-use cuckood::store::{EventPack, Store, StoreError};
+use cuckood_log::journal::Durability;
+use cuckood_log::store::backing::Backing;
+use cuckood_log::store::{EventPack, Store, StoreError};
 use cuckood_state::State;
 use cuckood_state::domain::{
     ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings,

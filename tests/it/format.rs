@@ -11,10 +11,10 @@ use crate::store_support::{CLOCK, append, entries, open_journal, options};
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{load, recover};
 use cuckood::engine::{RecoveryError, archive, restore};
-use cuckood::journal::{Committed, Durability, Journal};
-use cuckood::store::archive::{ArchiveWriter, ImageReader};
-use cuckood::store::{Store, StoreError, StoreOptions};
 use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood_log::journal::{Committed, Durability, Journal};
+use cuckood_log::store::archive::{ArchiveWriter, ImageReader};
+use cuckood_log::store::{Store, StoreError, StoreOptions};
 use cuckood_state::domain::statistics::Unit;
 use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,

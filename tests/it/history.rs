@@ -291,8 +291,8 @@ fn doubled_filters_are_identical_on_nodes() {
 #[test]
 fn skipped_entry_is_deterministic() {
     use cuckood::engine::recovery::recover;
-    use cuckood::journal::{LocalJournal, LocalOptions};
-    use cuckood::store::{Store, StoreOptions};
+    use cuckood_log::journal::{LocalJournal, LocalOptions};
+    use cuckood_log::store::{Store, StoreOptions};
     use std::sync::Arc;
 
     let dir = tempfile::tempdir().unwrap();

@@ -5,8 +5,8 @@ use crate::memory_log::MemoryLog;
 use crate::store_support::{
     Positioned, append, entries, open, open_journal, open_journal_at, options, proposal,
 };
-use cuckood::journal::{Delivery, Durability, Journal, Ticket};
-use cuckood::store::Store;
+use cuckood_log::journal::{Delivery, Durability, Journal, Ticket};
+use cuckood_log::store::Store;
 use cuckood_state::domain::Seq;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

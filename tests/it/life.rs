@@ -4,7 +4,7 @@
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
-use cuckood::store::{Manifest, Store};
+use cuckood_log::store::{Manifest, Store};
 use cuckood_state::State;
 use cuckood_state::domain::{Applied, Command, Entry, KeyName, Proposal, Seq, Timestamp};
 use std::sync::Arc;

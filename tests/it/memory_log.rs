@@ -2,10 +2,9 @@
 //! do.
 
 use crate::store_support::Positioned;
-use cuckood::journal::{
-    Committed, Delivery, Journal, JournalError, JournalOptions, OpenJournal, Ticket,
-};
-use cuckood::store::Store;
+use cuckood::engine::journal::{JournalOptions, OpenJournal};
+use cuckood_log::journal::{Committed, Delivery, Journal, JournalError, Ticket};
+use cuckood_log::store::Store;
 use cuckood_state::domain::{Entry, Proposal, Seq};
 use parking_lot::Mutex;
 use std::collections::VecDeque;

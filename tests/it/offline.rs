@@ -5,8 +5,8 @@ use crate::store_support::{CLOCK, append, open, open_journal, options, proposal}
 use cuckood::engine::event_log::EventLog;
 use cuckood::engine::recovery::{RecoveryError, load, recover};
 use cuckood::engine::{archive_directory, positions, restore, verify};
-use cuckood::journal::{Durability, JournalError};
-use cuckood::store::Store;
+use cuckood_log::journal::{Durability, JournalError};
+use cuckood_log::store::Store;
 use cuckood_state::State;
 use cuckood_state::domain::{Command, FORMAT_VERSION, Proposal, Seq, Timestamp};
 use std::fs::{File, rename};

@@ -2,8 +2,8 @@
 
 use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
 use cuckood::engine::{RecoveryError, archive};
-use cuckood::journal::{Durability, Journal};
-use cuckood::store::{Manifest, Store, StoreError};
+use cuckood_log::journal::{Durability, Journal};
+use cuckood_log::store::{Manifest, Store, StoreError};
 use cuckood_state::domain::{SectionId, Seq, Timestamp};
 use std::path::Path;
 

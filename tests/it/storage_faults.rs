@@ -5,9 +5,9 @@ use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::engine::{Engine, EngineStatus, SubmitError};
-use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
-use cuckood::store::backing::{Backing, BackingFault, KeyChange, VisitEntry};
-use cuckood::store::{Store, StoreError};
+use cuckood_log::journal::{Durability, Journal, JournalError, LocalJournal};
+use cuckood_log::store::backing::{Backing, BackingFault, KeyChange, VisitEntry};
+use cuckood_log::store::{Store, StoreError};
 use cuckood_state::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -258,7 +258,7 @@ fn synced_log_opens_without_write() {
 #[test]
 fn full_disk_rejects_writes_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
-    let full = cuckood::store::StoreOptions {
+    let full = cuckood_log::store::StoreOptions {
         free_space_min_bytes: u64::MAX / 2,
         ..options(Durability::Fsync)
     };

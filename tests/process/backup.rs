@@ -3,7 +3,7 @@
 
 use crate::service::{Client, Service};
 use crate::{program, until};
-use cuckood::store::{Store, StoreError, StoreOptions};
+use cuckood_log::store::{Store, StoreError, StoreOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

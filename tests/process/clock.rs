@@ -91,7 +91,7 @@ impl Past {
             .find(Kind::Coupon, &Name::new("shop").unwrap())
             .unwrap()
             .digest(code);
-        let redemption = cuckood_state::domain::RedemptionId(cuckood::journal::random());
+        let redemption = cuckood_state::domain::RedemptionId(cuckood_log::journal::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem(Redeem {
             target: self.target,

@@ -311,7 +311,7 @@ fn operations_that_free_space_succeed_on_full_disk() {
 /// A snapshot that does not fit is aborted, and its written parts are removed although the service is never idle.
 #[test]
 fn aborted_snapshot_leaves_nothing_on_full_disk() {
-    use cuckood::store::{Store, StoreOptions};
+    use cuckood_log::store::{Store, StoreOptions};
     /// Rejected writes after which nothing may be left.
     const REJECTED: usize = 4_000;
     let Some(disk) = Disk::mount("280m", "process::full_disk") else {

@@ -1,11 +1,11 @@
 //! Commands, options and small data directories for the tests of the store and the journal.
 
-use cuckood::journal::{
-    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions,
-    NatsJournal, Ticket,
-};
-use cuckood::store::{Store, StoreError, StoreOptions};
 use cuckood_filter::Digest;
+use cuckood_log::journal::{
+    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket,
+};
+use cuckood_log::store::{Store, StoreError, StoreOptions};
+use cuckood_nats::NatsJournal;
 use cuckood_state::domain::{
     ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp,
 };

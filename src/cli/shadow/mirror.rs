@@ -3,8 +3,8 @@
 use super::changes::{KeyChangeKind, KeyEvent};
 use crate::cli::client::{Client, ClientError, ServiceAddress, pauses};
 use crate::cli::{kind_of, note};
-use crate::journal::random;
 use anyhow::{Context, bail};
+use cuckood_log::journal::random;
 use cuckood_state::domain::Kind;
 use serde::Serialize;
 use serde_json::{Value, json};

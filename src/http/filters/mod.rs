@@ -16,10 +16,10 @@ use super::request::query::CollectionPage;
 use super::response::success::ListParts;
 use super::response::{Code, HandlerResult, Problem, refusals, success};
 use crate::engine::image_part;
-use crate::journal::random;
-use crate::store::archive::ImageReader;
 use axum::extract::Request;
 use axum::response::Response;
+use cuckood_log::journal::random;
+use cuckood_log::store::archive::ImageReader;
 use cuckood_state::domain::spec::STOCK_MAX;
 use cuckood_state::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update,

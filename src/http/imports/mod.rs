@@ -12,10 +12,10 @@ use crate::http::call::{self, Call, Read};
 use crate::http::request::body::{StreamedBody, has_media_type};
 use crate::http::request::query;
 use crate::http::response::{Code, HandlerResult, Problem, refusals, success};
-use crate::journal::random;
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::response::Response;
+use cuckood_log::journal::random;
 use cuckood_state::domain::import::IMPORTS_KEPT_MAX;
 use cuckood_state::domain::{
     Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError,

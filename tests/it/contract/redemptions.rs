@@ -3,8 +3,8 @@
 use super::service::{Answer, Service, json as json_request, request};
 use crate::memory_log::MemoryLog;
 use axum::body::Body;
+use cuckood::engine::journal::JournalOptions;
 use cuckood::http::options::HttpOptions;
-use cuckood::journal::JournalOptions;
 use http::Method;
 use serde_json::{Value, json};
 

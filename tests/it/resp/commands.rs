@@ -278,7 +278,7 @@ fn coupon_is_set_with_used_codes() {
     let redeemed = service.submit(Command::Redeem(Redeem {
         target: Target(view.id),
         digest: view.digest("A"),
-        redemption: cuckood_state::domain::RedemptionId(cuckood::journal::random()),
+        redemption: cuckood_state::domain::RedemptionId(cuckood_log::journal::random()),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,
     }));

@@ -360,7 +360,7 @@ fn dump_of_empty_filter_has_no_chunk() {
     // Without codes, but not empty.
     let view = service.view(Kind::Coupon, "welcome");
     client.call("CF.ADD coupon:welcome A");
-    let redemption = cuckood_state::domain::RedemptionId(cuckood::journal::random());
+    let redemption = cuckood_state::domain::RedemptionId(cuckood_log::journal::random());
     let target = Target(view.id);
     let digest = view.digest("A");
     let reference = Reference::new("order-1").unwrap();

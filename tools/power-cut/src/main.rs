@@ -13,7 +13,7 @@ mod filter_image;
 mod load;
 mod log;
 
-use cuckood::journal::Durability;
+use cuckood_log::journal::Durability;
 use disk::{Disk, DiskFile, Fate};
 use log::Log;
 use parking_lot::Mutex;

@@ -288,7 +288,7 @@ impl Store {
     }
 
     /// Abandons the last snapshot: [`Self::sweep`] removes its chunks.
-    pub(crate) fn abandon_snapshot(&self) {
+    pub fn abandon_snapshot(&self) {
         self.writing.store(0, Relaxed);
     }
 
@@ -524,7 +524,7 @@ fn chunk_checksum(generation: u64, key: SectionId, index: u32, bytes: &[u8]) -> 
 }
 
 /// The cost of visiting a key, expressed in bytes of values that could be read in the same time.
-pub(crate) const KEY_COST_BYTES: u64 = 4 << 10;
+pub const KEY_COST_BYTES: u64 = 4 << 10;
 
 /// How far a tree has been read.
 pub(super) struct Traversal {
@@ -559,10 +559,11 @@ impl Traversal {
 }
 
 /// A tree that is being removed.
-pub(crate) struct Removal(Traversal);
+pub struct Removal(Traversal);
 
 impl Removal {
-    pub(crate) fn new(tree: String) -> Removal {
+    /// Starts to remove this tree.
+    pub fn new(tree: String) -> Removal {
         Removal(Traversal {
             tree,
             from: Vec::new(),
@@ -570,7 +571,7 @@ impl Removal {
     }
 
     /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
-    pub(crate) fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
+    pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
         if !self.0.step(store, budget, |_| ())? {
             return Ok(true);
         }

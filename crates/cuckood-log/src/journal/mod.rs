@@ -6,30 +6,18 @@
 //! that proposes nothing.
 
 mod local;
-mod nats;
+mod replication;
 
-pub use local::{LocalJournal, LocalOptions};
-pub use nats::{
-    ArchivePieces, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, OPEN_TIME,
-    OtherNode, Replication, SharedSnapshot, init_log, is_of_replicated_log, log_of,
-};
+pub use local::{LocalJournal, LocalOptions, has_log};
+pub use replication::{LogTime, OtherNode, Replication};
 
 use crate::store::{Store, StoreError};
 use cuckood_state::domain::{Command, Entry, Proposal, Seq, understood_version};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-use utoipa::ToSchema;
-
-/// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
-/// seconds or is in trouble.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
-const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
+use std::time::Instant;
 
 /// Draws random bytes from the operating system.
 pub fn random<const N: usize>() -> [u8; N] {
@@ -40,7 +28,8 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// The crashes that an acknowledged write survives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// A crash of the machine: acknowledged after an `fdatasync`.
@@ -52,96 +41,11 @@ pub enum Durability {
     Relaxed,
 }
 
-/// Which journal an engine runs on.
-#[derive(Clone, Debug)]
-pub enum JournalOptions {
-    /// The log in the node's own store.
-    Local(LocalOptions),
-    /// A replicated log on NATS JetStream.
-    Nats(Box<NatsOptions>),
-    /// Another log that several engines may share.
-    Other(Arc<dyn OpenJournal>),
-}
-
-/// Opens a log that this crate does not know.
-pub trait OpenJournal: Debug + Send + Sync {
-    /// Opens the journal of a node with this store.
-    ///
-    /// # Errors
-    /// Those of [`JournalOptions::open`].
-    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>>;
-}
-
-impl JournalOptions {
-    /// Opens the journal.
-    ///
-    /// # Errors
-    /// [`JournalError::Damaged`] if something acknowledged is missing; [`JournalError::Failed`] if the log can't be reached.
-    pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>> {
-        let path = store.path().display();
-        match self {
-            JournalOptions::Local(_) if is_of_replicated_log(store) => {
-                Err(JournalError::Damaged(format!(
-                    "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
-                )))
-            }
-            JournalOptions::Nats(_) if local::has_log(store) => {
-                Err(JournalError::Damaged(format!(
-                    "{path} has a local log: a node of a replicated log needs an empty directory"
-                )))
-            }
-            JournalOptions::Local(options) => {
-                Ok(Box::new(LocalJournal::open(store.clone(), *options)?))
-            }
-            JournalOptions::Nats(options) => {
-                Ok(Box::new(NatsJournal::open(store.clone(), options)?))
-            }
-            JournalOptions::Other(log) => {
-                let journal = log.open(store)?;
-                store.begin_use()?;
-                Ok(journal)
-            }
-        }
-    }
-
-    /// Opens the access to the snapshots that nodes share; `None` if they share none.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`] if it can't be reached.
-    pub fn shared_snapshots(&self) -> Result<Option<NatsSnapshots>> {
-        Ok(match self {
-            JournalOptions::Nats(options) => Some(NatsSnapshots::open(options)?),
-            JournalOptions::Local(_) | JournalOptions::Other(_) => None,
-        })
-    }
-
-    /// Whether other nodes write to the same log.
-    pub fn is_shared(&self) -> bool {
-        !matches!(self, JournalOptions::Local(_))
-    }
-
-    /// How long it may take to commit. A caller of a node that shares its log can try another one, so it gets an unknown outcome sooner.
-    pub fn commit_timeout(&self) -> Duration {
-        if self.is_shared() {
-            SHARED_COMMIT_TIMEOUT
-        } else {
-            COMMIT_TIMEOUT
-        }
-    }
-
-    /// The crashes that an acknowledged write survives.
-    pub fn durability(&self) -> Durability {
-        match self {
-            JournalOptions::Local(options) => options.durability,
-            JournalOptions::Other(_) => Durability::Relaxed,
-            // The servers sync before they acknowledge, or a warning says that they must.
-            JournalOptions::Nats(_) => Durability::Fsync,
-        }
-    }
-}
-
 /// Rejects a batch if too little space is free for it. One that only frees space may use the reserve below the watermark.
-fn check_space(store: &Store, batch: &[Proposal]) -> Result<(), StoreError> {
+///
+/// # Errors
+/// [`StoreError::DiskFull`].
+pub fn check_space(store: &Store, batch: &[Proposal]) -> Result<(), StoreError> {
     match batch.iter().all(|proposal| proposal.command.frees_space()) {
         true => store.space.check_reserve(0),
         false => store.space.check(),
@@ -176,7 +80,7 @@ pub enum Delivery {
 ///
 /// # Errors
 /// The defect, if the entries are damaged.
-fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entry>, String> {
+pub fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     for seq in (first.0..).take(count as usize).map(Seq) {
         let (proposal, rest) =
@@ -195,7 +99,7 @@ fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entr
 ///
 /// # Errors
 /// [`JournalError::Newer`].
-fn check_understood(entries: &[Entry]) -> Result<()> {
+pub fn check_understood(entries: &[Entry]) -> Result<()> {
     entries
         .iter()
         .try_for_each(|entry| match entry.proposal.command {
@@ -262,7 +166,7 @@ impl JournalError {
     ///
     /// # Errors
     /// [`JournalError::Newer`].
-    pub(crate) fn check_version(at: Seq, version: u16) -> Result<()> {
+    pub fn check_version(at: Seq, version: u16) -> Result<()> {
         if version > understood_version() {
             Err(JournalError::newer(at, version))
         } else {
@@ -271,7 +175,7 @@ impl JournalError {
     }
 
     /// The rejection of entries after a position at which a version is enabled that this build does not understand.
-    pub(crate) fn newer(Seq(at): Seq, version: u16) -> JournalError {
+    pub fn newer(Seq(at): Seq, version: u16) -> JournalError {
         let understands = understood_version();
         JournalError::Newer(format!(
             "from position {at} on the log has entries of version {version}, and this build understands those up to {understands}: \

@@ -50,7 +50,7 @@ pub struct EventTree {
 
 impl EventTree {
     /// The tree's name.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         format!("{}{}", directory::EVENT_TREES, hex::encode(encode(&self)))
     }
 
@@ -324,7 +324,7 @@ impl EventStore<'_> {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] for a pack that can't be read.
-    pub(crate) fn scan(
+    pub fn scan(
         &self,
         tree: EventTree,
         from: &[u8],

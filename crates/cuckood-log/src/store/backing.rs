@@ -393,7 +393,7 @@ fn unreadable(panic: &(dyn Any + Send)) -> String {
 }
 
 /// The message of a panic.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref().map(String::as_str))
         .unwrap_or("without a message")

@@ -1,11 +1,9 @@
 //! The state of the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
 
-use async_nats::Event;
 use cuckood_state::domain::{Seq, StateHash, Timestamp};
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use std::time::{Duration, Instant};
-use utoipa::ToSchema;
 
 /// An observation of the log's clock with a wider bracket than this replaces a better one only once that is old.
 const BRACKET_GOOD: Duration = Duration::from_millis(500);
@@ -32,15 +30,16 @@ pub struct LogTime {
 
 /// Another node, as the log reports it.
 #[skip_serializing_none]
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
-#[schema(as = ClusterNode)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "utoipa", schema(as = ClusterNode))]
 pub struct OtherNode {
     /// Its name.
-    #[schema(example = "node-2")]
+    #[cfg_attr(feature = "utoipa", schema(example = "node-2"))]
     pub node: String,
     /// Its last reported position.
     #[serde(rename = "position")]
-    #[schema(value_type = u64)]
+    #[cfg_attr(feature = "utoipa", schema(value_type = u64))]
     pub applied: Seq,
     /// When the log last had a message of it, by the log's clock.
     pub heard_at: Timestamp,
@@ -97,9 +96,9 @@ pub struct Replication {
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
     /// Elections of the stream's leader since the start.
-    pub(super) elections: u64,
+    pub elections: u64,
     /// The last message that the log has shown to exist.
-    pub(super) known_end: u64,
+    pub known_end: u64,
     /// The last message that was read and whose entries are applied.
     reached: u64,
     /// A message that this node has to reach, and since when.
@@ -125,20 +124,20 @@ impl Replication {
     }
 
     /// The log has shown a message.
-    pub(super) fn show(&mut self, message: u64, now: Instant) {
+    pub fn show(&mut self, message: u64, now: Instant) {
         self.known_end = self.known_end.max(message);
         self.lag(now);
     }
 
     /// Everything up to this message is read and applied.
-    pub(super) fn reach(&mut self, message: u64, now: Instant) {
+    pub fn reach(&mut self, message: u64, now: Instant) {
         self.reached = message;
         self.lag(now);
     }
 
     /// The oldest message in flight was not read back for this time. That is no evidence of silence while the log responds: a node that was
     /// busy may have much to read before it.
-    pub(super) fn note_unconfirmed(&mut self, unconfirmed: Duration, is_responding: bool) {
+    pub fn note_unconfirmed(&mut self, unconfirmed: Duration, is_responding: bool) {
         self.unconfirmed_for = if is_responding {
             unconfirmed.min(self.unconfirmed_for)
         } else {
@@ -162,7 +161,7 @@ impl Replication {
     }
 
     /// Notes an observation of the log's clock, unless an earlier one was better and is not old.
-    pub(super) fn observe(&mut self, time: LogTime) {
+    pub fn observe(&mut self, time: LogTime) {
         let is_old =
             |known: LogTime| time.seen.saturating_duration_since(known.seen) >= OBSERVATION_OLD;
         let bracket = |time: LogTime| time.seen.saturating_duration_since(time.sent);
@@ -176,22 +175,20 @@ impl Replication {
         }
     }
 
-    /// Notes whether the connection was made or lost. Returns whether to log it.
-    pub(super) fn note_event(&mut self, event: &Event, now: Instant) -> bool {
-        match event {
-            Event::Connected => {
-                self.reconnects += u64::from(self.disconnected_since.take().is_some())
-            }
-            Event::Disconnected | Event::Closed => {
-                self.disconnected_since.get_or_insert(now);
-            }
-            _ => {}
+    /// The connection was made, or made again.
+    pub fn note_connected(&mut self) {
+        if self.disconnected_since.take().is_some() {
+            self.reconnects += 1;
         }
-        self.may_report(now)
+    }
+
+    /// The connection was lost; only the first loss counts.
+    pub fn note_disconnected(&mut self, now: Instant) {
+        self.disconnected_since.get_or_insert(now);
     }
 
     /// Whether an event may be reported now. Then it counts as reported.
-    pub(super) fn may_report(&mut self, now: Instant) -> bool {
+    pub fn may_report(&mut self, now: Instant) -> bool {
         let may_report = self.reported_at.is_none_or(|at| at + EVENT_PAUSE <= now);
         if may_report {
             self.reported_at = Some(now);
@@ -208,19 +205,20 @@ mod tests {
     fn connection_is_lost_until_reconnected() {
         let start = Instant::now();
         let mut known = Replication::default();
-        let mut after = |event, seconds| {
-            let now = start + Duration::from_secs(seconds);
-            known.note_event(&event, now);
-            (known.silence(now + EVENT_PAUSE), known.reconnects)
-        };
-        assert_eq!(after(Event::Connected, 0), (Duration::ZERO, 0));
-        assert_eq!(after(Event::Disconnected, 1).0, Duration::from_secs(1));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        known.note_connected();
+        assert_eq!(known.silence(at(1)), Duration::ZERO);
+        assert_eq!(known.reconnects, 0);
+        known.note_disconnected(at(1));
+        known.note_disconnected(at(2));
         assert_eq!(
-            after(Event::Closed, 2).0,
+            known.silence(at(3)),
             Duration::from_secs(2),
             "it counts from the first"
         );
-        assert_eq!(after(Event::Connected, 3), (Duration::ZERO, 1));
+        known.note_connected();
+        assert_eq!(known.silence(at(4)), Duration::ZERO);
+        assert_eq!(known.reconnects, 1);
     }
 
     #[test]

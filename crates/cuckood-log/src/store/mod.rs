@@ -13,10 +13,10 @@ mod open;
 mod snapshots;
 mod spool;
 
-pub(crate) use backing::panic_message;
+pub use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use directory::SavedClock;
-pub(crate) use directory::{
+pub use directory::{
     LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name,
     part_key, part_of_key,
 };
@@ -27,7 +27,7 @@ pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep,
     check_snapshots,
 };
-pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
+pub use snapshots::{KEY_COST_BYTES, Removal};
 pub use spool::Spool;
 
 use backing::{Backing, BackingFault, KeyChange};
@@ -42,7 +42,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
-use utoipa::ToSchema;
 
 /// Options of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,8 +78,9 @@ impl Default for StoreOptions {
 }
 
 /// Storage, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
-#[schema(as = StorageInfo)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "utoipa", schema(as = StorageInfo))]
 pub struct StoreFigures {
     /// Disk space that the directory takes, in bytes.
     pub disk_bytes: u64,
@@ -101,7 +101,7 @@ pub struct Store {
     directory: Directory,
     options: StoreOptions,
     /// Watches the free space on the disk.
-    pub(crate) space: Space,
+    pub space: Space,
     identity: [u8; 16],
     clock: SavedClockFile,
     poison: OnceLock<String>,
@@ -109,7 +109,7 @@ pub struct Store {
     pinned: Mutex<Vec<Weak<Manifest>>>,
     writing: AtomicU64,
     /// Counted by the journal.
-    pub(crate) wal_bytes_written: AtomicU64,
+    pub wal_bytes_written: AtomicU64,
     snapshot_bytes_written: AtomicU64,
     /// Bytes of chunks written since the last sync.
     unsynced_chunk_bytes: AtomicU64,
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Makes everything written so far as durable as snapshots must be.
-    pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
+    pub fn make_durable(&self) -> Result<(), StoreError> {
         self.flush()?;
         if self.options.sync_snapshots {
             self.sync()
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Passes everything written so far to the operating system, so that it survives a crash of the process.
-    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+    pub fn flush(&self) -> Result<(), StoreError> {
         self.change(|backing| backing.flush())?;
         if !self.options.sync_snapshots {
             self.unsynced_chunk_bytes.store(0, Relaxed);
@@ -233,19 +233,19 @@ impl Store {
     }
 
     /// Makes everything flushed so far survive a power loss.
-    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+    pub fn sync(&self) -> Result<(), StoreError> {
         self.change(|backing| backing.sync())?;
         self.unsynced_chunk_bytes.store(0, Relaxed);
         Ok(())
     }
 
     /// Random number drawn when the directory was created; it never changes.
-    pub(crate) fn identity(&self) -> &[u8; 16] {
+    pub fn identity(&self) -> &[u8; 16] {
         &self.identity
     }
 
     /// Whether the directory has been created, or is being restored, but was never used.
-    pub(crate) fn is_new(&self) -> bool {
+    pub fn is_new(&self) -> bool {
         directory::MARKERS
             .iter()
             .any(|marker| self.directory.file(marker).exists())
@@ -255,40 +255,46 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub(crate) fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
+    pub fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
         self.directory
             .write_file(directory::DIVERGED_FILE, format!("{why}\n").as_bytes())
     }
 
     /// Marks the directory as used: from here on a missing part is damage.
-    pub(crate) fn begin_use(&self) -> Result<(), StoreError> {
+    pub fn begin_use(&self) -> Result<(), StoreError> {
         self.directory.remove(directory::INITIALISING_FILE)
     }
 
-    pub(crate) fn backing(&self) -> &dyn Backing {
+    /// Returns the port below: values by tree and key.
+    pub fn backing(&self) -> &dyn Backing {
         &*self.backing
     }
 
-    pub(crate) fn damaged(&self, what: impl Into<String>) -> StoreError {
+    /// Returns the error for something in this directory that can't be read.
+    pub fn damaged(&self, what: impl Into<String>) -> StoreError {
         StoreError::damaged(self.path(), what)
     }
 
     /// Writes to a tree.
-    pub(crate) fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), StoreError> {
+    pub fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), StoreError> {
         self.change(|backing| backing.write(tree, changes))
     }
 
-    pub(crate) fn drop_tree(&self, tree: &str) -> Result<(), StoreError> {
+    /// Drops a tree with all its values.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    pub fn drop_tree(&self, tree: &str) -> Result<(), StoreError> {
         self.change(|backing| backing.drop_tree(tree))
     }
 
     /// Converts the result of a read; a failed read does not poison the store.
-    pub(crate) fn run<T>(&self, result: Result<T, BackingFault>) -> Result<T, StoreError> {
+    pub fn run<T>(&self, result: Result<T, BackingFault>) -> Result<T, StoreError> {
         result.map_err(|fault| self.damaged(fault.to_string()))
     }
 
     /// Writes or syncs, unless that has failed before. A failure poisons the store.
-    pub(crate) fn change(
+    pub fn change(
         &self,
         change: impl FnOnce(&dyn Backing) -> Result<(), BackingFault>,
     ) -> Result<(), StoreError> {

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tempfile::TempDir;
 
-#[path = "../../migrations/0001_first.rs"]
+#[path = "../../../../migrations/0001_first.rs"]
 mod step_0001;
 
 /// A directory with a restore in progress. Nothing else opens it until the restore is complete, even if this process is killed.

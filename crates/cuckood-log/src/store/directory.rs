@@ -46,11 +46,11 @@ const OTHERS: u32 = 0o077;
 /// Contents of the `format` file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
 #[display("{MAGIC}\nformat {number}\nidentity {:032x}\n", u128::from_be_bytes(*identity))]
-pub(crate) struct DirectoryFormat {
+pub struct DirectoryFormat {
     /// The number of the last migration.
-    pub(crate) number: u32,
+    pub number: u32,
     /// Random number drawn when the directory was created; every part of the directory carries it.
-    pub(crate) identity: [u8; 16],
+    pub identity: [u8; 16],
 }
 
 impl DirectoryFormat {
@@ -69,7 +69,7 @@ impl DirectoryFormat {
 }
 
 /// A data directory that this process has locked.
-pub(crate) struct Directory {
+pub struct Directory {
     path: PathBuf,
     // Kept only for its lock, which ends with the process in any case.
     lock: File,
@@ -86,7 +86,7 @@ impl Drop for Directory {
 
 impl Directory {
     /// Locks the directory, creates it if needed, and closes it to other users. A foreign directory is rejected before anything is written.
-    pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
+    pub fn lock(path: &Path) -> Result<Directory, StoreError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -103,16 +103,16 @@ impl Directory {
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Reads the `format` file; `None` if there is none yet.
-    pub(crate) fn format(&self) -> Result<Option<DirectoryFormat>, StoreError> {
+    pub fn format(&self) -> Result<Option<DirectoryFormat>, StoreError> {
         let Some(text) = self.text(FORMAT_FILE)? else {
             return Ok(None);
         };
@@ -123,7 +123,7 @@ impl Directory {
     }
 
     /// Reads a small file of text; `None` if it is not there. Bytes that are no text are replaced.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<String>, StoreError> {
+    pub fn text(&self, name: &str) -> Result<Option<String>, StoreError> {
         let path = self.file(name);
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -133,7 +133,7 @@ impl Directory {
     }
 
     /// Creates an empty file and makes it durable, if it does not exist yet.
-    pub(crate) fn mark(&self, name: &str) -> Result<(), StoreError> {
+    pub fn mark(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
         let created = open_or_create(&path).and_then(|file| file.sync_all());
         created.map_err(StoreError::io(&path, "create"))?;
@@ -141,7 +141,7 @@ impl Directory {
     }
 
     /// Writes a small file atomically and makes it durable.
-    pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let path = self.file(name);
         let fresh = self.file(&format!("{name}.new"));
         let write = || {
@@ -155,7 +155,7 @@ impl Directory {
     }
 
     /// Removes a file or folder of ours, if it exists, and makes that durable.
-    pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
         let removed = if path.is_dir() {
             fs::remove_dir_all(&path)
@@ -254,13 +254,13 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Makes the names in a directory durable.
-pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let sync = || File::open(path)?.sync_all();
     sync().map_err(StoreError::io(path, "sync"))
 }
 
 /// Makes the files of a directory, and their names, durable.
-pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
+pub fn sync_files(path: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let entry = entry.map_err(StoreError::io(path, "list"))?.path();
         match File::open(&entry).and_then(|file| file.sync_all()) {
@@ -273,7 +273,7 @@ pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Disk space used by the files below a directory, in bytes.
-pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+pub fn bytes_on_disk(path: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(path) else {
         return 0;
     };
@@ -287,7 +287,7 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
 }
 
 /// Identifies the current boot of the machine; 0 if the system does not say.
-pub(crate) fn boot_id() -> u128 {
+pub fn boot_id() -> u128 {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
 }
@@ -349,61 +349,63 @@ impl SavedClockFile {
     }
 }
 
-pub(crate) const LOCK_FILE: &str = "lock";
-pub(crate) const FORMAT_FILE: &str = "format";
-pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
-pub(crate) const CLOCK_FILE: &str = "clock";
-pub(crate) const BACKUP_FILE: &str = "backup";
-pub(crate) const BALLAST_FILE: &str = "ballast";
+pub const LOCK_FILE: &str = "lock";
+pub const FORMAT_FILE: &str = "format";
+pub const ACKNOWLEDGED_FILE: &str = "acknowledged";
+pub const CLOCK_FILE: &str = "clock";
+pub const BACKUP_FILE: &str = "backup";
+pub const BALLAST_FILE: &str = "ballast";
 /// Exists while a new directory is being created; its other files hold no data yet.
-pub(crate) const INITIALISING_FILE: &str = "initialising";
+pub const INITIALISING_FILE: &str = "initialising";
 /// Exists while a restore runs. Such a directory must never be served.
-pub(crate) const RESTORING_FILE: &str = "restoring";
+pub const RESTORING_FILE: &str = "restoring";
 /// Exists while a directory is filled from a snapshot that nodes share. Such a directory must never be served, and can be filled again.
-pub(crate) const FILLING_FILE: &str = "filling";
+pub const FILLING_FILE: &str = "filling";
 /// Exists if the state is not that of the other nodes; it says how that showed. Such a directory is not served again.
-pub(crate) const DIVERGED_FILE: &str = "diverged";
-pub(crate) const SLED_DIR: &str = "sled";
+pub const DIVERGED_FILE: &str = "diverged";
+pub const SLED_DIR: &str = "sled";
 /// A copy of a damaged `sled` folder, made before a repair is tried.
-pub(crate) const DAMAGED_COPY_DIR: &str = "sled.aside";
+pub const DAMAGED_COPY_DIR: &str = "sled.aside";
 
 /// The files whose existence says that a directory is not complete.
-pub(crate) const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
+pub const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
 
 /// The longest value that is written. Longer ones could end up in sled's `blobs/`, which it never syncs.
-pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
+pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 
 /// sled's segment size. It determines the largest leaf that stays out of `blobs/`.
-pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+pub const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Chunks in a tree: usually 8 MB of them. A tree must fit into sled's cache while it is dropped. Creating a tree costs sled the time of
 /// writing many chunks.
-pub(crate) const TREE_CHUNKS: u64 = 1024;
+pub const TREE_CHUNKS: u64 = 1024;
 
-pub(crate) const META_TREE: &str = "meta";
-pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
-pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
+/// The tree of the directory's own values.
+pub const META_TREE: &str = "meta";
+pub const IDENTITY_KEY: &[u8] = b"identity";
+/// The key in [`META_TREE`] of the position before which the local log starts.
+pub const LOG_BASE_KEY: &[u8] = b"log-base";
 /// The identity of the replicated log that the directory belongs to.
-pub(crate) const REPLICATED_LOG_KEY: &[u8] = b"replicated-log";
+pub const REPLICATED_LOG_KEY: &[u8] = b"replicated-log";
 /// Prefix of the keys of skipped entries in [`META_TREE`].
-pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
+pub const SKIPPED_KEYS: &[u8] = b"skipped/";
 const MANIFEST_TREES: &str = "manifests/";
 const CHUNK_TREES: &str = "chunks/";
 /// Prefix of the names of trees of events.
-pub(crate) const EVENT_TREES: &str = "events/";
+pub const EVENT_TREES: &str = "events/";
 
 /// The tree that holds the manifest of a generation.
-pub(crate) fn manifest_tree(generation: u64) -> String {
+pub fn manifest_tree(generation: u64) -> String {
     format!("{MANIFEST_TREES}{generation:016x}")
 }
 
 /// The generation whose manifest a tree holds; `None` if it holds none.
-pub(crate) fn manifest_of_tree(tree: &str) -> Option<u64> {
+pub fn manifest_of_tree(tree: &str) -> Option<u64> {
     number_of_name(tree.strip_prefix(MANIFEST_TREES)?)
 }
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
-pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
+pub fn chunk_tree(generation: u64, chunk: u64) -> String {
     format!(
         "{CHUNK_TREES}{generation:016x}/{:016x}",
         chunk / TREE_CHUNKS
@@ -411,7 +413,7 @@ pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
 }
 
 /// The generation and the chunk numbers of a tree; `None` if it holds no chunks.
-pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
+pub fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
     let first = number_of_name(piece)?.checked_mul(TREE_CHUNKS)?;
     Some((
@@ -421,24 +423,24 @@ pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
 }
 
 /// The key of a chunk, of a part of a manifest, of the pack whose first event it names, or of an entry.
-pub(crate) fn number_key(number: u64) -> [u8; 8] {
+pub fn number_key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
 /// The inverse of [`number_key`].
-pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
+pub fn number_of_key(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// A number in the name of a tree.
-pub(crate) fn number_of_name(digits: &str) -> Option<u64> {
+pub fn number_of_name(digits: &str) -> Option<u64> {
     (digits.len() == 16)
         .then(|| u64::from_str_radix(digits, 16).ok())
         .flatten()
 }
 
 /// The key of one part of a value that is split into several: its position, then the number of the part.
-pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
+pub fn part_key(position: u64, part: u16) -> [u8; 10] {
     let mut key = [0; 10];
     key[..8].copy_from_slice(&position.to_be_bytes());
     key[8..].copy_from_slice(&part.to_be_bytes());
@@ -446,7 +448,7 @@ pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
 }
 
 /// The inverse of [`part_key`].
-pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
+pub fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     let (position, part) = key.split_first_chunk::<8>()?;
     Some((
         u64::from_be_bytes(*position),
@@ -464,7 +466,7 @@ const DELETIONS_BYTES: u64 = 16 << 20;
 const GROWTH_BYTES: u64 = 24 << 20;
 
 /// Watches the free space of the file system that holds a data directory.
-pub(crate) struct Space {
+pub struct Space {
     dir: PathBuf,
     ballast: PathBuf,
     free_bytes_min: u64,
@@ -476,7 +478,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(dir: &Path, ballast: PathBuf, options: &StoreOptions) -> Space {
+    pub fn new(dir: &Path, ballast: PathBuf, options: &StoreOptions) -> Space {
         let &StoreOptions {
             free_space_min_bytes: free_bytes_min,
             ballast_bytes,
@@ -495,12 +497,12 @@ impl Space {
     }
 
     /// Bytes that this user may still write.
-    pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
+    pub fn free_bytes(&self) -> Result<u64, StoreError> {
         free_bytes(&self.dir)
     }
 
     /// Fails below the watermark. Logs once when that starts and once when it ends.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
+    pub fn check(&self) -> Result<(), StoreError> {
         let free_bytes = self.free_bytes()?;
         let is_full = free_bytes < self.free_bytes_min;
         if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
@@ -519,7 +521,7 @@ impl Space {
     }
 
     /// Fails unless this many bytes are free beyond the watermark.
-    pub(crate) fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
+    pub fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
         self.check()?;
         self.check_free(
             self.free_bytes()?,
@@ -528,7 +530,7 @@ impl Space {
     }
 
     /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark. Deletes the ballast if that helps.
-    pub(crate) fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
+    pub fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
         let needed_bytes = self.spare_bytes().saturating_add(bytes);
         self.delete_ballast_below(needed_bytes)?;
         self.check_free(self.free_bytes()?, needed_bytes)
@@ -536,7 +538,7 @@ impl Space {
 
     /// Rejects the next chunk of a snapshot, before which `free_before` bytes were free. Near the end of the reserve it continues only
     /// while the file system has hardly less free than before: then sled reuses space inside its file.
-    pub(crate) fn check_snapshot(&self, free_before: u64) -> Result<(), StoreError> {
+    pub fn check_snapshot(&self, free_before: u64) -> Result<(), StoreError> {
         let deletions_bytes = DELETIONS_BYTES.min(self.free_bytes_min / 4);
         self.check_reserve(deletions_bytes)?;
         let growth_bytes = GROWTH_BYTES.min(self.free_bytes_min / 2);
@@ -572,13 +574,13 @@ impl Space {
     }
 
     /// Deletes the ballast if the disk is too full to open sled: below the watermark or, where that is lower, below the ballast's size.
-    pub(crate) fn delete_ballast_if_full(&self) -> Result<(), StoreError> {
+    pub fn delete_ballast_if_full(&self) -> Result<(), StoreError> {
         self.delete_ballast_below(self.free_bytes_min.max(self.ballast_bytes))
     }
 
     /// Creates the ballast again if it is missing and there is space for it above the watermark. A later start needs it, so a failure
     /// now is only logged.
-    pub(crate) fn restore_ballast(&self) {
+    pub fn restore_ballast(&self) {
         if !self.is_ballast_missing.load(Ordering::Relaxed) {
             return;
         }

@@ -119,7 +119,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// Damage in a data directory, to be examined with `cuckood verify`.
-    pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> StoreError {
+    pub fn damaged(dir: &Path, what: impl Into<String>) -> StoreError {
         StoreError::Damaged {
             path: dir.to_owned(),
             what: what.into(),
@@ -128,7 +128,7 @@ impl StoreError {
     }
 
     /// A write or sync that failed.
-    pub(crate) fn failed(dir: &Path, reason: String) -> StoreError {
+    pub fn failed(dir: &Path, reason: String) -> StoreError {
         StoreError::Failed {
             path: dir.to_owned(),
             reason,
@@ -136,7 +136,7 @@ impl StoreError {
     }
 
     /// Wraps an error of the operating system.
-    pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    pub fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |source| StoreError::Io {
             path: path.to_owned(),
             operation,
@@ -145,7 +145,7 @@ impl StoreError {
     }
 
     /// Returns whether there is too little space.
-    pub(crate) fn is_disk_full(&self) -> bool {
+    pub fn is_disk_full(&self) -> bool {
         match self {
             StoreError::DiskFull { .. } => true,
             StoreError::Io { source, .. } => is_full(source),

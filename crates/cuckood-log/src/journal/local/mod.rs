@@ -67,7 +67,7 @@ pub struct LocalJournal {
 }
 
 /// Whether the directory has a local log.
-pub(super) fn has_log(store: &Store) -> bool {
+pub fn has_log(store: &Store) -> bool {
     !log::segments(store).is_empty()
 }
 

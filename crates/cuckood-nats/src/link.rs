@@ -3,13 +3,14 @@
 use super::options::NatsOptions;
 use super::order::LogId;
 use super::outbox::MESSAGE_BYTES_MAX;
-use super::replication::Replication;
-use crate::journal::{JournalError, Result, random};
+use async_nats::Event;
 use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
+use cuckood_log::journal::Replication;
+use cuckood_log::journal::{JournalError, Result, random};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -325,7 +326,7 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
-            if watched.lock().note_event(&event, Instant::now()) {
+            if note_event(&mut watched.lock(), &event, Instant::now()) {
                 tracing::info!(%event, "connection to the replicated log");
             }
             async {}
@@ -484,15 +485,35 @@ pub(super) fn log_id(config: &stream::Config) -> Result<LogId> {
         .ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))
 }
 
+/// Notes whether the connection was made or lost. Returns whether to log the event.
+fn note_event(known: &mut Replication, event: &Event, now: Instant) -> bool {
+    match event {
+        Event::Connected => known.note_connected(),
+        Event::Disconnected | Event::Closed => known.note_disconnected(now),
+        _ => {}
+    }
+    known.may_report(now)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::options::{NatsLogin, NatsTls, OPEN_TIME};
 
     #[test]
     fn stream_that_could_lose_entries_is_rejected() {
-        let options = Config::load(None, [("CUCKOOD__NATS__STREAM", "shop")]).unwrap();
-        let options = options.nats.options(&options.cluster);
+        let options = NatsOptions {
+            servers: vec!["nats://127.0.0.1:4222".to_owned()],
+            stream: "shop".to_owned(),
+            cluster: "production".to_owned(),
+            replicas: 3,
+            node: "node-1".to_owned(),
+            login: NatsLogin::default(),
+            tls: NatsTls::default(),
+            connect_timeout: Duration::from_secs(1),
+            log_margin: 1 << 30,
+            open_time: OPEN_TIME,
+        };
         let good = stream_config(&options);
         let check = |config: &stream::Config| check_stream(config, &options);
         assert!(check(&good).is_ok());

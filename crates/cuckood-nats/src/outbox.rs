@@ -8,8 +8,8 @@
 use super::message::{self, Body, OVERHEAD_BYTES, SessionId};
 use super::order::Void;
 use super::peers::NodeReport;
-use crate::journal::{JournalError, Result, Ticket};
 use bytes::Bytes;
+use cuckood_log::journal::{JournalError, Result, Ticket};
 use cuckood_state::domain::Proposal;
 use cuckood_state::frame;
 use std::collections::VecDeque;
@@ -286,8 +286,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::order::StreamPlace;
     use super::*;
+    use crate::order::StreamPlace;
     use cuckood_filter::Digest;
     use cuckood_state::domain::{Command, Digests, FilterId, Target, Timestamp};
     use proptest::prelude::*;

@@ -5,8 +5,8 @@
 //! read from the log, our own included, so all nodes compare the same hashes. A node that differs stops after a delay, unless more nodes
 //! agree with it than differ.
 
-use super::replication::OtherNode;
-use crate::journal::{JournalError, Result};
+use cuckood_log::journal::OtherNode;
+use cuckood_log::journal::{JournalError, Result};
 use cuckood_state::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp, understood_version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

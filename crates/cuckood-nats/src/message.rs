@@ -4,9 +4,9 @@
 
 use super::options::NODE_BYTES_MAX;
 use super::peers::NodeReport;
-use crate::journal::JournalError;
-use crate::journal::random;
 use bytes::Bytes;
+use cuckood_log::journal::JournalError;
+use cuckood_log::journal::random;
 use cuckood_state::frame::{FrameError, FrameFormat};
 use serde::{Deserialize, Serialize};
 
@@ -109,9 +109,9 @@ pub(super) fn of_other_build(what: &str, found: u16) -> JournalError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::order::{self, LogId, StreamPlace};
-    use super::super::snapshots::{LABEL, SharedSnapshot};
     use super::*;
+    use crate::order::{self, LogId, StreamPlace};
+    use crate::snapshots::{LABEL, SharedSnapshot};
     use cuckood_filter::Digest;
     use cuckood_state::domain::{
         Command, Digests, Entry, FilterId, IdempotencyKey, KeyName, Proposal, Redeem, RedemptionId,

@@ -16,18 +16,18 @@ mod order;
 mod outbox;
 mod peers;
 mod reader;
-mod replication;
 mod snapshots;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 pub use order::{is_of_replicated_log, log_of};
-pub use replication::{LogTime, OtherNode, Replication};
 pub use snapshots::{ArchivePieces, NatsSnapshots, SharedSnapshot};
 
-use super::{Committed, Delivery, Journal, JournalError, Result, Ticket, check_space};
-use crate::store::Store;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::{self, ErrorCode, publish::PublishAck};
+use cuckood_log::journal::{
+    Committed, Delivery, Journal, JournalError, LogTime, Replication, Result, Ticket, check_space,
+};
+use cuckood_log::store::Store;
 use cuckood_state::domain::{Proposal, Seq};
 use cuckood_state::frame::FrameError;
 use futures_util::future::{BoxFuture, FutureExt};

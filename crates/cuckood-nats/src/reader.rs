@@ -4,11 +4,11 @@
 use super::link::{Link, find_stream, retry};
 use super::message::{self, Message};
 use super::order::StreamPlace;
-use crate::journal::{JournalError, Result};
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
+use cuckood_log::journal::{JournalError, Result};
 use cuckood_state::domain::Timestamp;
 use futures_util::{StreamExt, TryFutureExt};
 use std::pin::pin;

@@ -11,9 +11,9 @@
 //! that: then it is a copy, or a late message of a process that has ended.
 
 use super::message::{self, Body, Message, SessionId};
-use crate::journal::{JournalError, Result, check_understood, decode_entries};
-use crate::store::backing::KeyChange;
-use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
+use cuckood_log::journal::{JournalError, Result, check_understood, decode_entries};
+use cuckood_log::store::backing::KeyChange;
+use cuckood_log::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
 use cuckood_state::domain::{Entry, Seq};
 use cuckood_state::frame::{FrameError, FrameFormat};
 use serde::{Deserialize, Serialize};
@@ -227,9 +227,9 @@ pub(super) fn decode(value: &[u8]) -> Result<(LogId, StreamPlace), FrameError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::peers::NodeReport;
     use super::*;
-    use crate::store::StoreOptions;
+    use crate::peers::NodeReport;
+    use cuckood_log::store::StoreOptions;
     use cuckood_state::domain::{Command, FORMAT_VERSION, Proposal, Timestamp};
 
     fn commit(session: u128, number: u64) -> Message {

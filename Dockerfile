@@ -21,12 +21,13 @@ ENTRYPOINT ["cuckood"]
 
 FROM rust:1.95-slim-bookworm AS builder
 WORKDIR /src
-# The dependencies: this layer remains valid until Cargo.lock changes. (The slim image has gcc, which ring,
+# The dependencies: this layer remains valid until Cargo.lock or a package in `crates` changes. (The slim image has gcc, which ring,
 # zstd and mimalloc need.)
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
 COPY crates crates
 COPY fuzz fuzz
+COPY migrations migrations
 COPY tools tools
 RUN mkdir src \
     && touch src/lib.rs \
@@ -35,7 +36,6 @@ RUN mkdir src \
     && rm -r src
 COPY assets assets
 COPY config.toml ./
-COPY migrations migrations
 COPY src src
 RUN touch src/lib.rs src/main.rs \
     && cargo build --profile dist --locked --bin cuckood

@@ -56,8 +56,8 @@ for what in "$@"; do
     linearizable) LINEARIZABLE_SECONDS=60 cargo test --locked --test linearizable -- --nocapture ;;
     soak)
         export SOAK_SECONDS=$((${SOAK_MINUTES:-60} * 60))
-        cargo test --locked --no-run --test it --test crash
-        cargo test --locked --test it -- --nocapture restores::restored_state_equals_live_state &
+        cargo test --locked --no-run --test engine --test crash
+        cargo test --locked --test engine -- --nocapture restores::restored_state_equals_live_state &
         logs=$!
         cargo test --locked --test crash -- --ignored --nocapture
         wait $logs

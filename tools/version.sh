@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets the version of everything that a release contains: tools/version.sh 0.2.0. tests/it/deploy.rs compares the places.
+# Sets the version of everything that a release contains: tools/version.sh 0.2.0. tests/project/deploy.rs compares the places.
 # With a tag, v0.2.0, checks that it names the version of these sources, and that CHANGELOG.md has its date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,7 @@ fi
 # set_in FILE FROM TO: replaces the first line that matches.
 set_in() { sed -i "0,/$2/s//$3/" "$1" && grep --quiet "$3" "$1"; }
 set_in Cargo.toml '^version = ".*"$' "version = \"$version\""
-set_in crates/cuckood-filter/Cargo.toml '^version = ".*"$' "version = \"$version\""
-for package in cuckood cuckood-filter; do
+for package in cuckood cuckood-filter cuckood-log cuckood-nats cuckood-state; do
     sed -i "/^name = \"$package\"$/{n;s/^version = .*/version = \"$version\"/}" Cargo.lock
 done
 set_in clients/python/pyproject.toml '^version = ".*"$' "version = \"$version\""

@@ -3,9 +3,6 @@
 
 #![allow(clippy::print_stdout, missing_docs)] // A program that prints its results; nothing here is public outside.
 
-#[path = "../../tests/support/random.rs"]
-#[allow(unreachable_pub)] // Shared with a test.
-mod random;
 mod replay;
 #[path = "../../tests/support/service/mod.rs"]
 #[allow(dead_code, unreachable_pub)] // Shared with the tests: the demo uses a part of it.

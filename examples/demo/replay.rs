@@ -5,9 +5,9 @@
 //!
 //! `REPLAY_SEED` repeats an hour, `REPLAY_USERS` makes it another size.
 
-use crate::random::Random;
 use crate::service::Client;
 use crate::{ensure, expect, timed};
+use cuckood_state::testing::random::Random;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::error::Error;

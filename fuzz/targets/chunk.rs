@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use cuckood::filter::chunk::CHUNK_BYTES_MAX;
-use cuckood::filter::{
+use cuckood_filter::chunk::CHUNK_BYTES_MAX;
+use cuckood_filter::{
     Digest, Filter, FilterImage, FrozenTable, Growth, Layout, Mode, RestoreError, Restoring,
     SlotState, TableId,
 };

@@ -4,20 +4,10 @@
 #![no_main]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
-#[path = "../../tests/it/commands.rs"]
-mod commands;
-#[path = "../../tests/it/filter_image.rs"]
-mod filter_image;
-#[path = "../../tests/it/forged_commands.rs"]
+#[path = "../../crates/cuckood-state/tests/state/forged_commands.rs"]
 mod forged_commands;
-#[path = "../../tests/it/images.rs"]
+#[path = "../../crates/cuckood-state/tests/state/images.rs"]
 mod images;
-#[path = "../../tests/it/machine.rs"]
-mod machine;
-#[path = "../../tests/it/random_images.rs"]
-mod random_images;
-#[path = "../../tests/it/random_log.rs"]
-mod random_log;
 
 use images::{Forgery, boundaries, send_forged};
 use libfuzzer_sys::fuzz_target;
@@ -32,7 +22,7 @@ fuzz_target!(|input: (u8, u16, u8, u8, u64)| {
         _ => Value::from(number.to_string()),
     };
     let (sample, field) = (usize::from(sample), usize::from(field));
-    let images = random_images::images();
+    let images = cuckood_state::testing::random_images::images();
     match forged % 8 {
         0 => drop(send_forged(
             &images[sample % images.len()],

@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use cuckood::domain::LineFault;
 use cuckood::http::fuzzing::{Delimiter, Line, Lines, UploadFault, UploadFormat};
+use cuckood_state::domain::LineFault;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

@@ -2,14 +2,14 @@
 
 #![no_main]
 
-use cuckood::domain::{
-    Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window,
-};
 use cuckood::http::fuzzing;
 use cuckood::http::problem::{Code, Problem};
-use cuckood::state::State;
 use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood_state::FilterView;
+use cuckood_state::State;
+use cuckood_state::domain::{
+    Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window,
+};
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde::de::IgnoredAny;

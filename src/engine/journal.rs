@@ -5,7 +5,6 @@ use cuckood_log::journal::{
 };
 use cuckood_log::store::Store;
 use cuckood_nats::{NatsJournal, NatsOptions, NatsSnapshots, is_of_replicated_log};
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,17 +24,7 @@ pub enum JournalOptions {
     Nats(Box<NatsOptions>),
     /// Another log that several engines may share.
     #[cfg(feature = "testing")]
-    Other(Arc<dyn OpenJournal>),
-}
-
-/// Opens a log that this crate does not know.
-#[cfg(feature = "testing")]
-pub trait OpenJournal: Debug + Send + Sync {
-    /// Opens the journal of a node with this store.
-    ///
-    /// # Errors
-    /// Those of [`JournalOptions::open`].
-    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>>;
+    Other(Arc<dyn cuckood_log::journal::OpenJournal>),
 }
 
 impl JournalOptions {

@@ -99,9 +99,9 @@ mod tests {
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
     use crate::engine::journal::JournalOptions;
-    use crate::engine::journal::OpenJournal;
     use crate::engine::{Engine, EngineOptions, EngineStatus, SubmitError, creation};
     use cuckood_filter::{Growth, Mode};
+    use cuckood_log::journal::OpenJournal;
     use cuckood_log::journal::{
         Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket,
     };

@@ -2,10 +2,11 @@
 
 use super::imports::live::LiveImports;
 use super::metrics::exposition::Exposition;
-use super::options::{AuthOptions, HttpOptions};
+use super::options::HttpOptions;
 use super::request::body;
 use super::response::outgoing::Responses;
 use super::response::{Problem, refusals};
+use crate::access::AuthOptions;
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
 use cuckood_state::FilterView;

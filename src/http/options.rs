@@ -1,6 +1,6 @@
 //! Options of the HTTP layer: access control, limits and time-outs.
 
-pub use crate::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
+use crate::access::{AuthOptions, GuessingOptions, RateLimitOptions};
 
 use http::uri::Authority;
 use serde::Deserialize;

@@ -2,13 +2,13 @@
 
 use crate::engines::{config, nats_options};
 use crate::nats::Servers;
-use crate::store_support::{entries, options};
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits, Evidence, system_reading};
 use cuckood::engine::journal::JournalOptions;
 use cuckood::engine::{Engine, EngineOptions, EngineStatus, SubmitError};
 use cuckood_log::journal::Durability;
 use cuckood_log::store::Store;
+use cuckood_log::testing::stores::{entries, options};
 use cuckood_nats::{NatsJournal, NatsOptions};
 use cuckood_state::domain::{ClockReading, Settings};
 use std::sync::Arc;

@@ -4,11 +4,11 @@ use crate::engines::{config, nats_options, start_with};
 use crate::journal::Node;
 use crate::nats::Servers;
 use crate::service::Service;
-use crate::store_support::{append, proposal};
 use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::engine::{ClusterOptions, EngineStatus};
 use cuckood_log::journal::{Delivery, Journal, JournalError, OtherNode, Ticket};
+use cuckood_log::testing::stores::{append, proposal};
 use cuckood_nats::NatsOptions;
 use cuckood_state::domain::{
     Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp,

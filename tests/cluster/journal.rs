@@ -4,13 +4,13 @@ use crate::engines::nats_options;
 use crate::nats::Servers;
 use crate::proxy::Network;
 use crate::raw::{self, Raw};
-use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
 use cuckood::engine::journal::JournalOptions;
 use cuckood_log::journal::{
     Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket,
 };
 use cuckood_log::store::{Store, StoreOptions};
+use cuckood_log::testing::stores::{append, entries, options, poll, proposal};
 use cuckood_nats::{NatsJournal, NatsOptions};
 use cuckood_state::domain::{Entry, Seq, Timestamp};
 use cuckood_state::frame::FrameFormat;

@@ -28,4 +28,4 @@ mod support;
 mod upgrades;
 mod versions;
 
-use support::{cluster, nats, ports, proxy, routes, service, store_support, timeouts};
+use support::{cluster, nats, ports, proxy, routes, service, timeouts};

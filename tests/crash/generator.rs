@@ -2,8 +2,8 @@
 
 use crate::model::{BULK, Filter, Item, Kind, STOCK};
 use crate::operation::Operation;
-use crate::random::Random;
 use crate::worker::Part;
+use cuckood_state::testing::random::Random;
 use std::collections::BTreeSet;
 
 /// Items of a client: few in its own filter, so that they meet repeatedly.

@@ -1,8 +1,8 @@
 //! Line-ups: each client has one, which it stores, replaces and deletes. After a crash it has the last acknowledged value, or that of the
 //! request in flight, which is then repeated with one effect.
 
-use crate::random::Random;
 use crate::service::{Answer, Client};
+use cuckood_state::testing::random::Random;
 use serde_json::{Value, json};
 
 /// A client's line-up.

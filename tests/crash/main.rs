@@ -22,10 +22,10 @@ mod upload;
 mod worker;
 mod world;
 
-use random::Random;
+use cuckood_state::testing::random::Random;
 use service::Service;
 use std::time::Duration;
-use support::{random, service};
+use support::service;
 use world::{End, World, number};
 
 /// Kills before a new data directory is started: the data to check grows with each.

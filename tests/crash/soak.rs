@@ -3,10 +3,10 @@
 //!
 //! `SOAK_MINUTES` says how long (60 if it is unset), `SOAK_SEED` repeats a run's choices.
 
-use crate::random::Random;
 use crate::resources::Resources;
 use crate::service::Service;
 use crate::world::{End, World, back_up, number};
+use cuckood_state::testing::random::Random;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};

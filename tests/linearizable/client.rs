@@ -3,9 +3,9 @@
 
 use crate::checker::Operation;
 use crate::model::{Answer, Id, Request, Seen, Status};
-use crate::random::Random;
 use crate::redis_client::{Connection, Reply, line};
 use crate::service::{self, Client};
+use cuckood_state::testing::random::Random;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

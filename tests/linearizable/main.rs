@@ -17,14 +17,14 @@ mod verdicts;
 
 use checker::{Operation, check};
 use client::{CODES, Door, Shop, code_name, now, work};
+use cuckood_state::testing::random::Random;
 use model::{Answer, Request, Status};
-use random::Random;
 use serde_json::json;
 use service::{Client, Service};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{cluster, random, redis_client, routes, service, timeouts};
+use support::{cluster, redis_client, routes, service, timeouts};
 use timeouts::wait_until;
 
 const CLIENTS: usize = 64;

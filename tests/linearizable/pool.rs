@@ -5,11 +5,11 @@
 //! from the list after each start, which shows the outcome of lost requests.
 
 use crate::cluster::{NODES, settled, strong};
-use crate::random::Random;
 use crate::service::{Answer, Client, Service};
 use crate::three_nodes::{Closing, World, rounds, settle as settle_nodes};
 use crate::timeouts::wait_until;
 use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, assert_refused_unlogged, number};
+use cuckood_state::testing::random::Random;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;

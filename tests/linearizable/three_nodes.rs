@@ -6,13 +6,13 @@
 use crate::checker::{Operation, check};
 use crate::client::{CODES, Door, Shop, code_name, now, work};
 use crate::cluster::{Cluster, NODES, settled};
-use crate::random::Random;
 use crate::routes::{Partition, Routes};
 use crate::timeouts::wait_until;
 use crate::{
     CLIENTS, LIFE_SECONDS, REDIS, assert_everything_happened, assert_one_changed_answer_is_noticed,
     number, stock,
 };
+use cuckood_state::testing::random::Random;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

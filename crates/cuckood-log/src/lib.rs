@@ -7,3 +7,5 @@
 
 pub mod journal;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -445,6 +445,13 @@ fn is_full(error: &PublishError) -> bool {
             && (why.contains("exceeded") || why.contains("space"))
 }
 
+#[cfg(feature = "testing")]
+impl cuckood_log::testing::stores::Positioned for NatsJournal {
+    fn position(&self) -> Seq {
+        self.last()
+    }
+}
+
 impl Journal for NatsJournal {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()> {
         // This node needs space for the data it derives from them, such as events.

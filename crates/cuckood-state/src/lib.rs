@@ -34,6 +34,8 @@ mod staging;
 mod statistics;
 mod sweep;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod trial;
 mod view;
 

@@ -3,7 +3,6 @@
 //! Six tracks take turns, and the log has every command in effect: one track administers filters, line-ups and settings, two import, one loads
 //! images, and two write items and redemptions. Filters of all layouts grow, forget and expire while time passes.
 
-use crate::filter_image::Image;
 use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood_state::State;
 use cuckood_state::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
@@ -13,6 +12,7 @@ use cuckood_state::domain::{
     KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
     Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
+use cuckood_state::testing::filter_image::Image;
 use std::num::ParseIntError;
 use std::sync::LazyLock;
 

@@ -8,8 +8,6 @@
 
 mod check;
 mod disk;
-#[path = "../../../tests/it/filter_image.rs"]
-mod filter_image;
 mod load;
 mod log;
 

@@ -232,3 +232,13 @@ pub trait Journal: Send {
     /// [`JournalError::Failed`], as for a proposal.
     fn settle(&mut self) -> Result<()>;
 }
+
+/// Opens a log that only tests know.
+#[cfg(feature = "testing")]
+pub trait OpenJournal: std::fmt::Debug + Send + Sync {
+    /// Opens the journal of a node with this store.
+    ///
+    /// # Errors
+    /// Those of a journal's start.
+    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>>;
+}

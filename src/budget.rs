@@ -201,10 +201,12 @@ impl<B: Deref<Target = Budget>> Share<B> {
     fn grow(&mut self, bytes: u64) -> Result<(), UsedUp> {
         let more = bytes - self.bytes;
         self.budget.take(more, bytes)?;
+        let before = owned(self.bytes);
+        let after = owned(bytes);
+        // Most shares stay too small to count for their owner, and the owners have one lock.
         if let Some(owner) = self.owner
-            && let Err(used_up) =
-                self.budget
-                    .attribute(owner, owned(self.bytes), owned(bytes), true)
+            && before != after
+            && let Err(used_up) = self.budget.attribute(owner, before, after, true)
         {
             self.budget.taken_bytes.inner().fetch_sub(more, Relaxed);
             return Err(used_up);

@@ -564,7 +564,7 @@ const MIN_POSITION: HeaderName = HeaderName::from_static("x-cuckood-min-position
 /// `strong` if nothing may be missing that was acknowledged before the request, on any node.
 const CONSISTENCY: HeaderName = HeaderName::from_static("x-cuckood-consistency");
 
-/// Waits until this node can response as requested by the headers of a read.
+/// Waits until this node can respond as requested by the headers of a read.
 ///
 /// # Errors
 /// `malformed-request`, `too-far-behind`, `no-quorum`.

@@ -14,7 +14,7 @@ use cuckood_state::State;
 use cuckood_state::domain::{Entry, Guards, ImportMode, ImportState, Timestamp};
 use cuckood_state::testing::commands::{import_begin, import_end, insert, target};
 use cuckood_state::testing::machine::{Snapshot, filters};
-use cuckood_state::testing::random_log::{Numbers, RandomLog};
+use cuckood_state::testing::random_log::{EntryNumbers, RandomLog};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
     Arc::new(Store::open(dir.path(), &options(Durability::Flush)).unwrap())
 }
 
-fn run(store: &Arc<Store>, steps: &[(u8, Numbers)]) {
+fn run(store: &Arc<Store>, steps: &[(u8, EntryNumbers)]) {
     let mut life = Life::new(store.clone());
     let mut log = RandomLog::new();
     for entry in log.beginning() {
@@ -145,7 +145,7 @@ fn restored_state_equals_live_state() {
         .ok()
         .map(|seconds| seconds.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
-    let steps = proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..400);
+    let steps = proptest::collection::vec((any::<u8>(), any::<EntryNumbers>()), 1..400);
     loop {
         let dir = tempfile::tempdir().unwrap();
         let store = store_in(&dir);

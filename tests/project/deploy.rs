@@ -169,7 +169,13 @@ fn version_is_consistent() {
     let package =
         format!("\n      \"version\": \"{version}\",\n      \"license\": \"MIT OR Apache-2.0\",\n");
     let lock = fs::read_to_string("Cargo.lock").unwrap();
-    for name in ["cuckood", "cuckood-filter", "cuckood-log", "cuckood-nats", "cuckood-state"] {
+    for name in [
+        "cuckood",
+        "cuckood-filter",
+        "cuckood-log",
+        "cuckood-nats",
+        "cuckood-state",
+    ] {
         let line = format!("\nname = \"{name}\"\nversion = \"{version}\"\n");
         assert!(lock.contains(&line), "Cargo.lock has no{line}");
     }

@@ -18,7 +18,7 @@
 //! # Example
 //!
 //! ```
-//! use cuckood_filter::{Filter, Growth, Insert, Layout, Mode, Secret};
+//! use cuckood_filter::{Filter, Growth, InsertOutcome, Layout, Mode, Secret};
 //!
 //! // In production, draw the secret at random: with it, outsiders could craft collisions.
 //! let secret = Secret::new([7; 192]);
@@ -27,7 +27,7 @@
 //! let reader = filter.reader();
 //!
 //! let users = ["ada", "grace"].map(|user| secret.digest(user.as_bytes()));
-//! assert_eq!(filter.insert_many(&users, false)?, [Insert::Added, Insert::Added]);
+//! assert_eq!(filter.insert_many(&users, false)?, [InsertOutcome::Added; 2]);
 //! std::thread::spawn(move || assert!(reader.view(0).contains(users[0]))).join().unwrap();
 //!
 //! assert!(filter.remove(users[0]));

@@ -351,10 +351,14 @@ fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Whether the body has this media type, whatever its parameters.
 pub(crate) fn has_media_type(headers: &HeaderMap, media_type: &str) -> bool {
-    let sent = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|sent| sent.to_str().ok()?.split(';').next());
-    sent.is_some_and(|sent| sent.trim_ascii().eq_ignore_ascii_case(media_type))
+    let Some(sent) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    if sent.as_bytes() == media_type.as_bytes() {
+        return true;
+    }
+    let without_parameters = sent.to_str().ok().and_then(|sent| sent.split(';').next());
+    without_parameters.is_some_and(|sent| sent.trim_ascii().eq_ignore_ascii_case(media_type))
 }
 
 /// The longest body that fits alone, in bytes: a [`Buffer`] needs half as much again while it is moved.

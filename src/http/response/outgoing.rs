@@ -297,6 +297,10 @@ impl HttpBody for Outgoing {
 
 /// Prepares a response that may have been compressed: its encoder counts until the body ends, and it is produced in turns.
 pub(crate) fn paced(response: Response, encoder: Option<BudgetShare>) -> Response {
+    // Nothing was compressed, and there is no turn to take.
+    if encoder.is_none() && response.body().size_hint().exact().is_some() {
+        return response;
+    }
     let coding = response.headers().get(header::CONTENT_ENCODING);
     let bytes = match coding.map(http::HeaderValue::as_bytes) {
         Some(b"gzip") => GZIP_BYTES,

@@ -16,7 +16,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Numbers that make a command: which, about what, and how much later than the one before.
-pub type Numbers = (u8, u64, u64, u16);
+pub type EntryNumbers = (u8, u64, u64, u16);
 
 /// Codes that are redeemed.
 pub const CODES: u64 = 12;
@@ -48,8 +48,8 @@ const FORGETFUL: usize = 5;
 /// Items that the large filter holds from the beginning: it is about to grow.
 const MANY: u64 = 3_880;
 
-pub fn numbers(commands: usize) -> impl Strategy<Value = Vec<Numbers>> {
-    proptest::collection::vec(any::<Numbers>(), 1..commands)
+pub fn numbers(commands: usize) -> impl Strategy<Value = Vec<EntryNumbers>> {
+    proptest::collection::vec(any::<EntryNumbers>(), 1..commands)
 }
 
 /// A line-up is stored or, now and then, deleted.
@@ -189,7 +189,7 @@ impl RandomLog {
     }
 
     /// The entry that these numbers make.
-    pub fn next(&mut self, (kind, a, b, pause): Numbers) -> Entry {
+    pub fn next(&mut self, (kind, a, b, pause): EntryNumbers) -> Entry {
         self.serial += 1;
         let command = self.command(kind, a, b);
         if command == Command::TurnBack {

@@ -16,7 +16,7 @@ use cuckood_state::testing::commands::{
 use cuckood_state::testing::filter_image::Image;
 use cuckood_state::testing::machine::{Machine, Snapshot};
 use cuckood_state::testing::random_images::{Placed, change_redemptions, images};
-use cuckood_state::testing::random_log::{ITEMS, Numbers, RandomLog};
+use cuckood_state::testing::random_log::{EntryNumbers, ITEMS, RandomLog};
 use cuckood_state::{RedemptionQuery, State};
 use proptest::prelude::*;
 use serde::Serialize;
@@ -121,8 +121,8 @@ proptest! {
     /// part of it.
     #[test]
     fn filter_from_image_behaves_like_original(
-        before in proptest::collection::vec(any::<Numbers>(), 0..150),
-        after in proptest::collection::vec(any::<Numbers>(), 0..100),
+        before in proptest::collection::vec(any::<EntryNumbers>(), 0..150),
+        after in proptest::collection::vec(any::<EntryNumbers>(), 0..100),
         which in 0..6_usize,
     ) {
         let mut log = RandomLog::without_images();

@@ -7,7 +7,7 @@ use cuckood_state::domain::{
     Timestamp, Update,
 };
 use cuckood_state::testing::commands::{code, name};
-use cuckood_state::testing::random_log::{CODES, ITEMS, Numbers, RandomLog};
+use cuckood_state::testing::random_log::{CODES, EntryNumbers, ITEMS, RandomLog};
 use cuckood_state::{FilterView, FreshEvents, State};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -178,7 +178,7 @@ fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
 }
 
 /// Has a coupon begin or end soon, or be open again.
-fn set_window(entry: &mut Entry, (_, a, b, _): Numbers) {
+fn set_window(entry: &mut Entry, (_, a, b, _): EntryNumbers) {
     let soon = |ahead: u64| Some(Timestamp(entry.proposal.at.0 + ahead % 2_000));
     let window = match a % 4 {
         0 => (soon(b), None),
@@ -200,7 +200,7 @@ fn set_window(entry: &mut Entry, (_, a, b, _): Numbers) {
 }
 
 /// Numbers of a log that has hardly anything but codes, redemptions and changes of coupons, so that holds last until they run out.
-fn dense((kind, a, b, pause): Numbers) -> Numbers {
+fn dense((kind, a, b, pause): EntryNumbers) -> EntryNumbers {
     const REDEEM: u8 = 5;
     const RARE: u8 = 14;
     const UPDATE: u8 = 15;
@@ -218,7 +218,7 @@ fn dense((kind, a, b, pause): Numbers) -> Numbers {
 }
 
 fn run(
-    numbers: &[Numbers],
+    numbers: &[EntryNumbers],
     questions: &[(u64, u64, u64, u16)],
     is_dense: bool,
     counts: &mut Counts,

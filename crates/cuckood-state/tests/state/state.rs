@@ -9,12 +9,12 @@ use cuckood_state::testing::commands::{
     NewFilter, code, codes, insert, redemption, remove, target,
 };
 use cuckood_state::testing::machine::{Machine, filters};
-use cuckood_state::testing::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
+use cuckood_state::testing::random_log::{CODES, EntryNumbers, ITEMS, RandomLog, numbers};
 use cuckood_state::{RedemptionQuery, State};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-fn log(numbers: &[Numbers]) -> Vec<Entry> {
+fn log(numbers: &[EntryNumbers]) -> Vec<Entry> {
     let mut log = RandomLog::new();
     let mut entries = log.beginning();
     entries.extend(numbers.iter().map(|&numbers| log.next(numbers)));

@@ -10,7 +10,7 @@ use cuckood_state::frame::decode;
 use cuckood_state::testing::commands::{NewFilter, insert, target};
 use cuckood_state::testing::filter_image::Image;
 use cuckood_state::testing::machine::{Machine, Snapshot, filters};
-use cuckood_state::testing::random_log::{Numbers, RandomLog};
+use cuckood_state::testing::random_log::{EntryNumbers, RandomLog};
 use cuckood_state::{FilterStatistics, FilterView, FreshEvents, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -264,7 +264,7 @@ proptest! {
     /// end of the log is lost.
     #[test]
     fn statistics_match_events_and_outcomes(
-        steps in proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..250),
+        steps in proptest::collection::vec((any::<u8>(), any::<EntryNumbers>()), 1..250),
     ) {
         let mut model = Model::default();
         let mut log = RandomLog::without_images();

@@ -394,11 +394,12 @@ mod tests {
     use super::*;
     use crate::FreshEvents;
     use crate::domain::{
-        Digests, Ending, ImportBegin, ImportEnd, ImportId, ImportMode, KeyName, Kind, Name, Redeem,
-        Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Settings, Sizing, Spec,
-        UploadDigest, Window,
+        Ending, ImportBegin, ImportEnd, ImportId, ImportMode, KeyName, Kind, Redeem, Redemption,
+        RedemptionStatus, Seq, Settings, UploadDigest, Window,
     };
-    use cuckood_filter::{Digest, Growth, GrowthRule, Layout, Mode, Secret};
+    use crate::testing::commands::{NewFilter, insert, name, name_of, redeem, redemption, target};
+    use crate::testing::machine::Machine;
+    use cuckood_filter::GrowthRule;
     use proptest::prelude::*;
 
     fn refused(refusal: Refusal) -> Applied {
@@ -408,112 +409,43 @@ mod tests {
         }
     }
 
-    struct Machine {
-        state: State,
-        at: u64,
+    /// Applies a command with the idempotency key of this number.
+    fn keyed(machine: &mut Machine, command: Command, key: u64) -> Applied {
+        let idempotency = Some(IdempotencyKey {
+            scope: u128::from(key),
+            request: 1,
+        });
+        machine.propose(Proposal {
+            idempotency,
+            ..Proposal::new(machine.now, command)
+        })
     }
 
-    impl Machine {
-        fn new() -> Self {
-            Self {
-                state: State::default(),
-                at: 1_000_000,
-            }
-        }
-
-        fn apply(&mut self, command: Command, key: Option<u64>) -> Applied {
-            let idempotency = key.map(|key| IdempotencyKey {
-                scope: u128::from(key),
-                request: 1,
-            });
-            let proposal = Proposal {
-                idempotency,
-                ..Proposal::new(Timestamp(self.at), command)
-            };
-            self.state.apply(Entry {
-                seq: self.state.applied().next(),
-                proposal,
-            })
-        }
-
-        fn outcome(&mut self, command: Command) -> Outcome {
-            self.apply(command, None).outcome
-        }
-
-        fn redemption(&self, id: u64) -> Option<Redemption> {
-            let coupon = self.state.shared.catalog.get(Kind::Coupon, &name("c1"))?;
-            coupon.redemption(&redemption_id(id), self.state.now())
-        }
+    fn create(filter: u64) -> Command {
+        NewFilter::coupon(2_000).create(target(filter))
     }
 
-    fn name(name: &str) -> Name {
-        Name::new(name).unwrap()
-    }
-
-    fn create(id: u64, window: Window) -> Command {
-        let layout = Layout::strict(2_000).unwrap();
-        let mode = Mode::Strict;
-        let growth = Growth::Auto;
-        let sizing = Sizing::Exact;
-        let spec = Spec {
-            capacity: 2_000,
-            mode,
-            growth,
-            sizing,
-            ignore_case: false,
-            stock: None,
-            forget: None,
-        };
-        let name = name(&format!("c{id}"));
-        let secret = Secret::new([7; 192]);
-        Command::Create {
-            kind: Kind::Coupon,
-            name,
-            id: FilterId(id),
-            secret,
-            spec,
-            layout,
-            window,
-            annotations: Default::default(),
-        }
-    }
-
-    fn delete(id: u64) -> Command {
+    fn delete(filter: u64) -> Command {
         Command::Delete {
             kind: Kind::Coupon,
-            name: name(&format!("c{id}")),
+            name: name_of(target(filter)),
         }
-    }
-
-    fn insert(id: u64, codes: std::ops::Range<u64>) -> Command {
-        let digests = Digests(codes.map(|code| Digest(code << 40)).collect());
-        Command::Insert {
-            target: Target(FilterId(id)),
-            digests,
-            if_absent: false,
-            revive: false,
-        }
-    }
-
-    fn redemption_id(id: u64) -> RedemptionId {
-        RedemptionId(u128::from(id).to_be_bytes())
     }
 
     fn hold(filter: u64, code: u64, seconds: u64) -> Command {
-        Command::Redeem(Redeem {
-            target: Target(FilterId(filter)),
-            digest: Digest(code << 40),
-            redemption: redemption_id(code),
-            reference: Reference::new("order").unwrap(),
-            hold_seconds: seconds,
-        })
+        redeem(target(filter), code, code, "order", seconds)
+    }
+
+    fn shown(machine: &Machine, code: u64) -> Redemption {
+        let coupon = machine.filter(target(1));
+        coupon.redemption(&redemption(code), machine.now).unwrap()
     }
 
     #[test]
     fn redemption_id_is_never_used_twice() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
-        machine.outcome(insert(1, 0..10));
+        machine.apply(create(1));
+        machine.apply(insert(target(1), 0..10));
         let again = |code: u64| match hold(1, code, 60) {
             Command::Redeem(Redeem {
                 target,
@@ -524,24 +456,24 @@ mod tests {
             }) => Command::Redeem(Redeem {
                 target,
                 digest,
-                redemption: redemption_id(5),
+                redemption: redemption(5),
                 reference,
                 hold_seconds,
             }),
             other => other,
         };
         assert!(matches!(
-            machine.outcome(hold(1, 5, 60)),
+            machine.apply(hold(1, 5, 60)),
             Outcome::Redeemed(_)
         ));
         let taken = Outcome::Refused(Refusal::AlreadyExists(vec!["id".into()]));
-        assert_eq!(machine.outcome(again(6)), taken);
-        machine.outcome(Command::Cancel {
-            target: Target(FilterId(1)),
-            redemption: redemption_id(5),
+        assert_eq!(machine.apply(again(6)), taken);
+        machine.apply(Command::Cancel {
+            target: target(1),
+            redemption: redemption(5),
         });
         assert_eq!(
-            (machine.outcome(again(6)), machine.outcome(again(5))),
+            (machine.apply(again(6)), machine.apply(again(5))),
             (taken.clone(), taken)
         );
         assert_eq!(machine.state.sizes().redemptions, 1);
@@ -558,10 +490,10 @@ mod tests {
                 .reader()
                 .growth_rule()
         };
-        machine.outcome(create(1, Window::default()));
+        machine.apply(create(1));
         assert_eq!(rule(&machine, 1), GrowthRule::Immediate);
-        machine.outcome(Command::Enable { version: 2 });
-        machine.outcome(create(2, Window::default()));
+        machine.apply(Command::Enable { version: 2 });
+        machine.apply(create(2));
         assert_eq!([1, 2].map(|id| rule(&machine, id)), [GrowthRule::Paced; 2]);
     }
 
@@ -569,14 +501,14 @@ mod tests {
     #[test]
     fn strict_campaign_takes_no_redemption() {
         let mut machine = Machine::new();
-        let mut campaign = create(1, Window::default());
+        let mut campaign = create(1);
         if let Command::Create { kind, .. } = &mut campaign {
             *kind = Kind::Campaign;
         }
-        machine.outcome(campaign);
-        machine.outcome(insert(1, 0..10));
+        machine.apply(campaign);
+        machine.apply(insert(target(1), 0..10));
         assert_eq!(
-            machine.outcome(hold(1, 5, 60)),
+            machine.apply(hold(1, 5, 60)),
             Outcome::Refused(Refusal::RequiresStrictMode)
         );
         assert_eq!(machine.state.sizes().redemptions, 0);
@@ -596,27 +528,21 @@ mod tests {
     #[test]
     fn time_never_runs_backwards() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
-        machine.at -= 500_000;
-        machine.outcome(create(2, Window::default()));
+        machine.apply(create(1));
+        machine.now = Timestamp(500_000);
+        machine.apply(create(2));
         assert_eq!(machine.state.now(), Timestamp(1_000_000));
-        let second = machine
-            .state
-            .shared
-            .catalog
-            .get(Kind::Coupon, &name("c2"))
-            .unwrap();
-        assert_eq!(second.created_at, Timestamp(1_000_000));
+        assert_eq!(machine.filter(target(2)).created_at, Timestamp(1_000_000));
     }
 
     /// An outcome is found again by the command's target, even if the filter did not exist before, or no longer exists.
     #[test]
     fn repeated_command_returns_stored_outcome() {
         let mut machine = Machine::new();
-        let created = machine.apply(create(1, Window::default()), Some(1));
+        let created = keyed(&mut machine, create(1), 1);
         assert!(matches!(created.outcome, Outcome::Created(_)) && !created.replayed);
-        machine.outcome(insert(1, 1..100));
-        let again = machine.apply(create(1, Window::default()), Some(1));
+        machine.apply(insert(target(1), 1..100));
+        let again = keyed(&mut machine, create(1), 1);
         assert_eq!(
             again,
             Applied {
@@ -625,19 +551,17 @@ mod tests {
             }
         );
 
-        let inserted = machine.apply(insert(1, 100..200), Some(2));
-        machine.outcome(Command::Clear {
-            target: Target(FilterId(1)),
-        });
+        let inserted = keyed(&mut machine, insert(target(1), 100..200), 2);
+        machine.apply(Command::Clear { target: target(1) });
         assert_eq!(
-            machine.apply(insert(1, 100..200), Some(2)),
+            keyed(&mut machine, insert(target(1), 100..200), 2),
             Applied {
                 replayed: true,
                 ..inserted
             }
         );
 
-        let deleted = machine.apply(delete(1), Some(3));
+        let deleted = keyed(&mut machine, delete(1), 3);
         assert_eq!(
             deleted,
             Applied {
@@ -645,9 +569,9 @@ mod tests {
                 replayed: false
             }
         );
-        machine.outcome(create(2, Window::default()));
+        machine.apply(create(2));
         assert_eq!(
-            machine.apply(delete(1), Some(3)),
+            keyed(&mut machine, delete(1), 3),
             Applied {
                 replayed: true,
                 ..deleted
@@ -665,7 +589,11 @@ mod tests {
         };
         for _ in 0..2 {
             let refused = refused(Refusal::WindowEndsFirst);
-            assert_eq!(machine.apply(create(1, window), Some(1)), refused);
+            let create = NewFilter {
+                window,
+                ..NewFilter::coupon(2_000)
+            };
+            assert_eq!(keyed(&mut machine, create.create(target(1)), 1), refused);
         }
         assert_eq!(machine.state.sizes().idempotency_records, 0);
     }
@@ -674,20 +602,20 @@ mod tests {
     #[test]
     fn refusals_are_not_stored() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
+        machine.apply(create(1));
         assert_eq!(
-            machine.apply(hold(1, 7, 60), Some(1)),
+            keyed(&mut machine, hold(1, 7, 60), 1),
             refused(Refusal::CodeUnknown)
         );
         assert_eq!(machine.state.sizes().idempotency_records, 0);
-        machine.outcome(insert(1, 7..8));
-        let held = machine.apply(hold(1, 7, 60), Some(1));
+        machine.apply(insert(target(1), 7..8));
+        let held = keyed(&mut machine, hold(1, 7, 60), 1);
         assert!(
             matches!(held.outcome, Outcome::Redeemed(_)) && !held.replayed,
             "{held:?}"
         );
         assert_eq!(
-            machine.apply(hold(1, 7, 60), Some(1)),
+            keyed(&mut machine, hold(1, 7, 60), 1),
             Applied {
                 replayed: true,
                 ..held
@@ -699,7 +627,7 @@ mod tests {
     #[test]
     fn taken_id_returns_already_exists() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
+        machine.apply(create(1));
         let Command::Create {
             kind,
             id,
@@ -708,7 +636,7 @@ mod tests {
             layout,
             window,
             ..
-        } = create(1, Window::default())
+        } = create(1)
         else {
             unreachable!()
         };
@@ -722,7 +650,7 @@ mod tests {
             window,
             annotations: Default::default(),
         };
-        let outcome = machine.outcome(other);
+        let outcome = machine.apply(other);
         assert_eq!(
             outcome,
             Outcome::Refused(Refusal::AlreadyExists(vec!["id".into()]))
@@ -732,15 +660,15 @@ mod tests {
     #[test]
     fn different_request_under_key_is_rejected() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
-        machine.apply(insert(1, 1..2), Some(1));
+        machine.apply(create(1));
+        keyed(&mut machine, insert(target(1), 1..2), 1);
         let idempotency = Some(IdempotencyKey {
             scope: 1,
             request: 2,
         });
         let proposal = Proposal {
             idempotency,
-            ..Proposal::new(Timestamp(machine.at), insert(1, 2..3))
+            ..Proposal::new(machine.now, insert(target(1), 2..3))
         };
         let seq = machine.state.applied().next();
         assert_eq!(
@@ -752,31 +680,31 @@ mod tests {
     #[test]
     fn command_without_outcome_space_is_rejected() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
-        machine.outcome(Command::Configure(Settings {
+        machine.apply(create(1));
+        machine.apply(Command::Configure(Settings {
             idempotency_room_bytes: 0,
             ..Settings::default()
         }));
-        let full = machine.apply(insert(1, 1..2), Some(1));
+        let full = keyed(&mut machine, insert(target(1), 1..2), 1);
         assert_eq!(
             full,
             refused(Refusal::IdempotencyFull {
                 retry_after_seconds: 3_600
             })
         );
-        let outcome = machine.outcome(hold(1, 1, 60));
+        let outcome = machine.apply(hold(1, 1, 60));
         assert_eq!(outcome, Outcome::Refused(Refusal::CodeUnknown));
     }
 
     #[test]
     fn import_ends_with_its_filter() {
         let mut machine = Machine::new();
-        machine.outcome(create(1, Window::default()));
-        let target = Target(FilterId(1));
+        machine.apply(create(1));
+        let target = target(1);
         let import = ImportId::new("nightly").unwrap();
         let mode = ImportMode::Replace;
         let owner = KeyName::new("key").unwrap();
-        let begun = machine.outcome(Command::ImportBegin(ImportBegin {
+        let begun = machine.apply(Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
             mode,
@@ -786,8 +714,8 @@ mod tests {
             is_named: true,
         }));
         assert!(matches!(begun, Outcome::Import(_)));
-        machine.outcome(delete(1));
-        let ended = machine.outcome(Command::ImportEnd(ImportEnd {
+        machine.apply(delete(1));
+        let ended = machine.apply(Command::ImportEnd(ImportEnd {
             target,
             import,
             ending: Ending::Whole {
@@ -813,21 +741,21 @@ mod tests {
         #[test]
         fn entry_expires_bounded_number_of_holds(deleted in 0_u64..1_500, held in 1_u64..1_500) {
             let mut machine = Machine::new();
-            machine.outcome(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
-            machine.outcome(create(1, Window::default()));
-            machine.outcome(create(2, Window::default()));
+            machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
+            machine.apply(create(1));
+            machine.apply(create(2));
             for (filter, holds) in [(2, deleted), (1, held)] {
-                machine.outcome(insert(filter, 1..holds + 1));
-                (1..=holds).for_each(|code| drop(machine.outcome(hold(filter, code, 60 + code / 100))));
+                machine.apply(insert(target(filter), 1..holds + 1));
+                (1..=holds).for_each(|code| drop(machine.apply(hold(filter, code, 60 + code / 100))));
             }
-            machine.outcome(delete(2));
+            machine.apply(delete(2));
             machine.state.take_events(&mut FreshEvents::default());
-            prop_assert_eq!(machine.state.sweep_events_bytes(5, Timestamp(machine.at)), 0);
-            machine.at += 1_000_000;
+            prop_assert_eq!(machine.state.sweep_events_bytes(5, machine.now), 0);
+            machine.pass_seconds(1_000);
             let mut expired = 0;
             while expired < held {
-                let room = machine.state.sweep_events_bytes(1, Timestamp(machine.at));
-                machine.outcome(delete(3));
+                let room = machine.state.sweep_events_bytes(1, machine.now);
+                machine.apply(delete(3));
                 let mut fresh = FreshEvents::default();
                 machine.state.take_events(&mut fresh);
                 let bytes: usize = fresh.iter().map(|event| event.bytes.len()).sum();
@@ -835,11 +763,11 @@ mod tests {
                 expired = held.min(expired + SWEEP_MAX as u64);
                 let totals = machine.state.shared.totals;
                 prop_assert_eq!(totals.redemptions - totals.holds, expired);
-                prop_assert_eq!(machine.redemption(expired).unwrap().changed_at, Timestamp(machine.at));
-                prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
+                prop_assert_eq!(shown(&machine, expired).changed_at, machine.now);
+                prop_assert!(expired == held || shown(&machine, expired + 1).changed_at < machine.now);
             }
-            prop_assert_eq!(machine.redemption(held).unwrap().status, RedemptionStatus::Expired);
-            prop_assert_eq!(machine.state.sweep_events_bytes(5, Timestamp(machine.at)), 0);
+            prop_assert_eq!(shown(&machine, held).status, RedemptionStatus::Expired);
+            prop_assert_eq!(machine.state.sweep_events_bytes(5, machine.now), 0);
         }
     }
 }

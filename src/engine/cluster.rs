@@ -1,6 +1,7 @@
 //! A node of a cluster: positions that readers wait for, barriers, the lag of this node, and the snapshots that it shares.
 
 use super::handle::WeakEngine;
+use super::protocol::Request;
 use super::{Engine, EngineStatus, Inner, LatestSnapshot, SubmitError};
 use crate::domain::Seq;
 use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
@@ -10,9 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
-
-/// Beyond this number of callers that wait for a barrier, disconnected ones are dropped.
-const CALLERS_MAX: usize = 1_024;
 
 /// Options of a node among several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,18 +120,7 @@ impl Engine {
         if let Some(refusal) = self.inner.log_refusal() {
             return Err(refusal);
         }
-        let passed = self.ask(0, |writer, reply| {
-            if writer.failed {
-                return;
-            }
-            let barrier = writer.proposed.reserve(1);
-            writer.journal.barrier(barrier);
-            writer.barriers.push_back((barrier, reply));
-            // A log that never answers must not accumulate disconnected callers.
-            if writer.barriers.len() > CALLERS_MAX {
-                writer.barriers.retain(|(_, reply)| !reply.is_closed());
-            }
-        });
+        let passed = self.ask(Request::Barrier);
         timeout(self.inner.options.cluster.wait, passed)
             .await
             .unwrap_or(Err(SubmitError::NoQuorum))

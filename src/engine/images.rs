@@ -2,7 +2,8 @@
 //! freezes this filter alone and copies it to a spool, in steps between commits. So an image never waits for other filters, and a slow
 //! client pins a file, not memory.
 
-use super::backup::{BackupDownload, Rest};
+use super::backup::BackupDownload;
+use super::protocol::{Request, Rest};
 use super::request::Reply;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
@@ -162,7 +163,7 @@ fn find_unchanged(
 
 impl Writer {
     /// Starts an image of a filter. Responds `None` if there is no such filter.
-    fn start_image(&mut self, filter: FilterId, reply: Reply<Option<Rest>>) {
+    pub(super) fn start_image(&mut self, filter: FilterId, reply: Reply<Option<Rest>>) {
         // Callers who disconnect and ask again would pile up.
         self.images.retain(|image| !image.reply.is_closed());
         // A dropped reply reports that storage has failed.
@@ -279,7 +280,7 @@ impl Engine {
             .map_err(|_| SubmitError::Overloaded)?;
         self.refuse_unless_ready()?;
         let parts = self
-            .ask(0, move |writer, reply| writer.start_image(filter, reply))
+            .ask(|reply| Request::StartImage { filter, reply })
             .await?;
         Ok(parts.map(|parts| BackupDownload::new(self, parts, place)))
     }

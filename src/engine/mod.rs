@@ -15,6 +15,7 @@ mod images;
 mod metrics;
 mod offline;
 mod plan;
+mod protocol;
 pub mod recovery;
 mod refusals;
 mod request;
@@ -33,7 +34,7 @@ pub use crate::state::{
     ChangeNumber, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup,
     NamedLineUp, Question, RedemptionPage, RedemptionQuery, Uncountable,
 };
-pub use backup::{ArchiveParts, BackupDownload, archive};
+pub use backup::{BackupDownload, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
@@ -46,6 +47,7 @@ pub use plan::{
     Plan, REPLACEMENT_QUEUE_BYTES, capacity_max_of, creation, disk_bytes, error_rate_of,
     image_part, plan, raise, startup_seconds,
 };
+pub use protocol::ArchiveParts;
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
 pub use restore::restore;

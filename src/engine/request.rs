@@ -69,6 +69,11 @@ impl SubmitError {
 /// The writer's response. If it is dropped, the caller gets an unknown outcome: [`SubmitError::StorageFailed`].
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 
+/// Sends a response. The caller may be gone.
+pub(super) fn respond<T>(reply: Reply<T>, response: Result<T, SubmitError>) {
+    let _ = reply.send(response);
+}
+
 /// A caller that waits for the outcome of its command.
 pub(super) struct Waiter {
     /// `None` once the caller has waited too long.

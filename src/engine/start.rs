@@ -8,12 +8,13 @@ use super::chores::ENABLE_PAUSE;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
+use super::protocol::{Inbox, Request};
 use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover};
 use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::writer::{Request, Writer};
+use super::writer::Writer;
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
 use crate::domain::{
@@ -131,7 +132,7 @@ impl Engine {
         // Commands that arrive from here on are rejected with `Draining`.
         self.inner.proceed(EngineStatus::Draining);
         // An error means that the writer has already ended.
-        let _ = self.ask(0, |writer, done| writer.ending.push(done)).await;
+        let _ = self.ask(Request::End).await;
     }
 }
 
@@ -151,7 +152,7 @@ impl Inner {
 }
 
 /// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
-fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
+fn serve(engine: &WeakEngine, inbox: Inbox) {
     let inner = &engine.inner;
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {

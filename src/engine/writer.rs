@@ -4,9 +4,11 @@
 
 use super::admission::{Admission, Verdict};
 use super::applying;
+use super::backup::serve_parts;
 use super::event_log::EventLog;
 use super::images::ImageCopy;
-use super::request::{Proposed, Reply, Waiter, answer_all, wait};
+use super::protocol::{EventsQuery, EventsResponse, Inbox, Request, Submission};
+use super::request::{Proposed, Reply, Waiter, answer_all, respond, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::{EngineStatus, Inner, LatestSnapshot, SubmitError};
@@ -22,7 +24,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// The most commands in one group commit.
 pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
@@ -36,8 +37,8 @@ const FREED_IN_NEED: u64 = 65_536;
 /// Time after a response until the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// A request, which the writer serves between two group commits. Returns how much of the next one it takes up, in bytes.
-pub(super) type Request = Box<dyn FnOnce(&mut Writer) -> u64 + Send>;
+/// Beyond this number of callers that wait for a barrier, disconnected ones are dropped.
+const BARRIERS_MAX: usize = 1_024;
 
 pub(super) struct Writer {
     /// The state shared with the engine's handles.
@@ -86,7 +87,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Serves requests until a shutdown, or until no sender is left, and finishes the accepted commands. Returns the callers to answer
     /// after the writer and its resources are dropped.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Vec<Reply<()>> {
+    pub(super) fn run(mut self, mut requests: Inbox) -> Vec<Reply<()>> {
         let mut go_on = Instant::now();
         while !requests.is_closed() || !requests.is_empty() || self.has_commands() {
             // A client with a new response may send again immediately, so other work waits.
@@ -144,7 +145,7 @@ impl Writer {
 
     /// Receives the commands that arrived during the last flush: they form the next group commit. If there are none, waits for a request,
     /// for news of the journal, or until `until`. Serves other requests immediately.
-    fn gather(&mut self, requests: &mut mpsc::Receiver<Request>, until: Option<Instant>) {
+    fn gather(&mut self, requests: &mut Inbox, until: Option<Instant>) {
         let mut next = match requests.poll_recv(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(Some(request)) => Some(request),
             Poll::Ready(None) | Poll::Pending => {
@@ -158,13 +159,83 @@ impl Writer {
         }
         let mut taken = 0;
         let mut bytes = 0;
-        while let Some(serve) = next.take() {
+        while let Some(request) = next.take() {
             taken += 1;
-            bytes += serve(self);
+            bytes += request.cost_bytes();
+            self.serve(request);
             if taken < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX {
                 next = requests.try_recv().ok();
             }
         }
+    }
+
+    /// Serves a request. Without storage, some are dropped: that reports the failure.
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Submit(submission) => self.queue(*submission),
+            Request::StoredOutcome(query) => {
+                let found = self.state.recorded(&query.command, &query.key, query.now);
+                respond(query.reply, Ok(found));
+            }
+            Request::OutcomeRetention(reply) => {
+                respond(reply, Ok(self.state.idempotency_retention_min_seconds()));
+            }
+            Request::Snapshot(reply) => {
+                self.snapshot_requests.push((self.state.applied(), reply));
+            }
+            Request::CopyTables { filter, reply } => {
+                respond(reply, Ok(self.state.tables_of(filter)));
+            }
+            Request::Barrier(reply) => self.request_barrier(reply),
+            Request::Events(query) => self.find_events(query),
+            Request::StartBackup(reply) => {
+                // Storage may have failed since the snapshot.
+                if !self.failed {
+                    let pinned = self.store.pin_newest();
+                    respond(reply, pinned.map_err(SubmitError::unreadable));
+                }
+            }
+            Request::StartImage { filter, reply } => self.start_image(filter, reply),
+            Request::DownloadParts(query) => serve_parts(query, &self.inner, &self.store),
+            Request::End(reply) => self.ending.push(reply),
+        }
+    }
+
+    /// Queues a command for the next group commit.
+    fn queue(&mut self, submission: Submission) {
+        let Submission {
+            proposal, waiter, ..
+        } = submission;
+        self.inner
+            .metrics
+            .queue_seconds
+            .observe(waiter.since.elapsed().as_secs_f64());
+        self.pending.push_back((proposal, waiter));
+    }
+
+    fn request_barrier(&mut self, reply: Reply<()>) {
+        if self.failed {
+            return;
+        }
+        let barrier = self.proposed.reserve(1);
+        self.journal.barrier(barrier);
+        self.barriers.push_back((barrier, reply));
+        // A log that never answers must not accumulate disconnected callers.
+        if self.barriers.len() > BARRIERS_MAX {
+            self.barriers.retain(|(_, reply)| !reply.is_closed());
+        }
+    }
+
+    fn find_events(&self, query: EventsQuery) {
+        let found = self
+            .events
+            .find(&self.store, query.number, query.must_exist);
+        let response = found.map(|found| EventsResponse {
+            found,
+            retention_seconds: self.state.settings().events_retention_seconds,
+            next: self.state.events().next(),
+        });
+        respond(query.reply, response.map_err(SubmitError::unreadable));
     }
 
     /// Proposes the pending commands and applies committed entries. Returns whether anything was applied.

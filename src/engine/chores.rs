@@ -32,22 +32,22 @@ pub(super) const ENABLE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Writer {
     /// When there is work although no command arrives: now, or once something is due.
-    pub(super) fn quiet_work_at(&self) -> Option<Instant> {
+    pub(super) fn quiet_work_at(&self, now: Instant) -> Option<Instant> {
         let has_work = self.snapshotter.has_work()
             || !self.snapshot_requests.is_empty()
             || !self.images.is_empty()
             || self.has_old_events()
             || self.state.has_discarded() && !self.is_freeing_blocked;
         if has_work {
-            Some(Instant::now())
+            Some(now)
         } else {
-            self.advance_at()
+            self.advance_at(now)
         }
     }
 
     /// When a separate entry should be logged, if there is a reason for one: there are tables to be emptied, or something is due. A
     /// snapshot precedes the former, because it copies all data that changes during it.
-    fn advance_at(&self) -> Option<Instant> {
+    fn advance_at(&self, now: Instant) -> Option<Instant> {
         if self.failed || self.advance.is_some() {
             return None;
         }
@@ -57,7 +57,7 @@ impl Writer {
         } else {
             self.due_at()?.0.saturating_sub(self.time.read().0)
         };
-        let at = Instant::now().checked_add(Duration::from_millis(wait))?;
+        let at = now.checked_add(Duration::from_millis(wait))?;
         Some(at.max(self.advance_after))
     }
 
@@ -77,17 +77,19 @@ impl Writer {
 
     /// Does a step of everything; `quiet` if no command has arrived. Returns when the next quiet step may follow.
     pub(super) fn step_between_commits(&mut self, quiet: bool) -> Instant {
-        let began = Instant::now();
+        let began = self.inner.instant();
         self.is_freeing_blocked &= quiet;
         self.continue_images();
         // While the disk is short of space, commits pay for nothing, and rejected clients may leave no quiet moment.
         self.continue_snapshot(quiet || self.is_disk_short);
         self.remove_old_events();
         self.free_discarded(FREED_ENTRIES);
-        if quiet && self.advance_at().is_some_and(|at| at <= Instant::now()) {
+        let now = self.inner.instant();
+        if quiet && self.advance_at(now).is_some_and(|at| at <= now) {
             self.advance();
         }
-        Instant::now() + began.elapsed()
+        let ended = self.inner.instant();
+        ended + ended.saturating_duration_since(began)
     }
 
     /// Logs and applies a command that continues started work.
@@ -100,7 +102,7 @@ impl Writer {
         // A journal that commits later wakes the writer up when it does. Until then no other one follows.
         self.advance = self.log_own(Command::Advance { buckets_max });
         if self.advance.is_none() {
-            self.advance_after = Instant::now() + self.inner.options.commit_timeout;
+            self.advance_after = self.inner.instant() + self.inner.options.commit_timeout;
         }
         self.apply_committed();
     }
@@ -121,7 +123,7 @@ impl Writer {
         if self.failed || self.state.format() >= version {
             return;
         }
-        self.enable_at = Some(Instant::now() + ENABLE_PAUSE);
+        self.enable_at = Some(self.inner.instant() + ENABLE_PAUSE);
         let peers = self
             .inner
             .replication
@@ -164,14 +166,14 @@ impl Writer {
         if !self.has_old_events() {
             return;
         }
-        let began = Instant::now();
+        let began = self.inner.instant();
         let removed = self
             .events
             .remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
         self.inner
             .metrics
             .snapshot_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         if let Err(error) = removed {
             self.storage_error(&error.into());
@@ -183,14 +185,14 @@ impl Writer {
         if !self.state.has_discarded() {
             return false;
         }
-        let began = Instant::now();
+        let began = self.inner.instant();
         let freed = self.state.free_discarded(entries_max);
         self.admission.note_freed();
         self.is_freeing_blocked = !freed;
         self.inner
             .metrics
             .free_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         freed
     }
@@ -223,7 +225,7 @@ impl Writer {
 
     /// Begins a snapshot of everything if one is wanted, and does a step of it or of removing leftovers.
     fn step_snapshot(&mut self, is_wanted: bool, quiet: bool) {
-        let began = Instant::now();
+        let began = self.inner.instant();
         let mut begun = Ok(());
         if is_wanted {
             let place = self.journal.place();
@@ -245,7 +247,7 @@ impl Writer {
         self.inner
             .metrics
             .snapshot_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         match stepped {
             Ok(None) => {}
@@ -306,7 +308,7 @@ impl Writer {
             return;
         }
         self.take_last_snapshot();
-        self.time.save(self.state.now());
+        self.time.save(self.state.now(), self.inner.instant());
         if let Err(error) = self.journal.settle() {
             self.storage_error(&error);
         }

@@ -8,7 +8,7 @@ use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ impl Inner {
     /// continue.
     pub(super) fn log_refusal(&self) -> Option<SubmitError> {
         let known = self.replication.get()?.lock();
-        let is_silent = known.silence(Instant::now()) > self.options.cluster.lag_max;
+        let is_silent = known.silence(self.instant()) > self.options.cluster.lag_max;
         known
             .full_since
             .map(|_| SubmitError::LogFull)
@@ -67,7 +67,7 @@ impl Engine {
     /// Returns the state of the log's replication; `None` if it is not replicated, or not opened yet.
     pub fn replication(&self) -> Option<Replication> {
         let mut known = self.inner.replication.get()?.lock();
-        known.lag(Instant::now());
+        known.lag(self.inner.instant());
         Some(known.clone())
     }
 
@@ -78,7 +78,7 @@ impl Engine {
             .inner
             .replication
             .get()
-            .map(|known| known.lock().lag(Instant::now()));
+            .map(|known| known.lock().lag(self.inner.instant()));
         lag.is_some_and(|lag| lag > self.inner.options.cluster.lag_max)
     }
 
@@ -228,6 +228,7 @@ impl Sharer<'_> {
         let engine = self.engine.upgrade()?;
         let Inner {
             options,
+            clock,
             started,
             replication,
             ..
@@ -242,7 +243,7 @@ impl Sharer<'_> {
         let age = newest
             .filter(|newest| newest.taken_at.0 <= latest)
             .map_or_else(
-                || every + started.elapsed(),
+                || every + clock.monotonic().since(*started),
                 |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
             );
         let turn = replication
@@ -254,7 +255,8 @@ impl Sharer<'_> {
 
     /// Takes a snapshot and shares it.
     fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
-        let began = Instant::now();
+        let clock = self.engine.inner.clock.monotonic();
+        let began = clock.now();
         let engine = self.engine.upgrade()?;
         let (snapshot, mut download) = self.runtime.block_on(engine.archive())?;
         drop(engine);
@@ -266,7 +268,7 @@ impl Sharer<'_> {
         let shared = port.share(&snapshot, part)?;
         let name = &shared.name;
         let bytes = shared.bytes;
-        let milliseconds = began.elapsed().as_millis() as u64;
+        let milliseconds = clock.since(began).as_millis() as u64;
         tracing::info!(
             name,
             bytes,

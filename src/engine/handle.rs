@@ -15,7 +15,6 @@ use crate::state::{Lookup, Views};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -222,7 +221,7 @@ impl Engine {
         let (reply, response) = oneshot::channel();
         let waiter = Waiter {
             reply: Some(reply),
-            since: Instant::now(),
+            since: self.inner.instant(),
             room,
             runtime: Handle::current(),
         };
@@ -358,7 +357,12 @@ impl Engine {
                 .map(|store| store.figures())
                 .unwrap_or_default(),
             queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
-            uptime_seconds: self.inner.started.elapsed().as_secs(),
+            uptime_seconds: self
+                .inner
+                .clock
+                .monotonic()
+                .since(self.inner.started)
+                .as_secs(),
             ..noted
         }
     }

@@ -5,6 +5,7 @@ use super::applying;
 use super::event_log::EventLog;
 use super::request::{bell, wait};
 use super::snapshotter::RunningSnapshot;
+use crate::clock::MonotonicClock;
 use crate::domain::{Proposal, SectionId, Seq, Timestamp};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Delivery, Journal, JournalError, is_of_replicated_log};
@@ -14,7 +15,7 @@ use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Entries replayed between two progress reports.
@@ -111,12 +112,25 @@ impl Progress {
 /// Takes reports of progress.
 pub type ReportProgress<'a> = dyn FnMut(Progress) + 'a;
 
+/// Builds the state of a directory that no service has open, by the operating system's clock: see [`recover_by`].
+///
+/// # Errors
+/// Those of [`recover_by`].
+pub fn recover(
+    store: &Store,
+    journal: &mut dyn Journal,
+    report: &mut ReportProgress<'_>,
+) -> Result<Recovered> {
+    recover_by(&MonotonicClock::system(), store, journal, report)
+}
+
 /// Builds the state from the store's newest complete snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
 /// would count as retained ones.
 ///
 /// # Errors
 /// If anything acknowledged can't be restored.
-pub fn recover(
+pub(super) fn recover_by(
+    clock: &MonotonicClock,
     store: &Store,
     journal: &mut dyn Journal,
     report: &mut ReportProgress<'_>,
@@ -142,7 +156,7 @@ pub fn recover(
         }
     }
     JournalError::check_version(state.applied(), state.format())?;
-    let began = Instant::now();
+    let began = clock.now();
     let events = EventLog::open(store, &state)?;
     let mut recovered = Recovered {
         state,
@@ -153,7 +167,7 @@ pub fn recover(
         replay_time: Duration::ZERO,
     };
     recovered
-        .replay(store, journal, report)
+        .replay(clock, store, journal, report)
         .map_err(|error| match (error, why) {
             // No snapshot is complete, and the log does not reach back to its first entry.
             (RecoveryError::Journal(JournalError::Damaged(_)), Some(why))
@@ -164,7 +178,7 @@ pub fn recover(
             (error, _) => error,
         })?;
     recovered.events.settle(store, &recovered.state)?;
-    recovered.replay_time = began.elapsed();
+    recovered.replay_time = clock.since(began);
     recovered
         .damaged
         .iter()
@@ -295,6 +309,7 @@ impl Recovered {
     /// Applies the log's entries after the state.
     fn replay(
         &mut self,
+        clock: &MonotonicClock,
         store: &Store,
         journal: &mut dyn Journal,
         report: &mut ReportProgress<'_>,
@@ -309,12 +324,14 @@ impl Recovered {
         let mut admission = Admission::new(u64::MAX, SPARE_BYTES);
         let waker = bell();
         loop {
-            let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
+            let now = clock.now();
+            let context = &mut Context::from_waker(&waker);
+            let committed = match journal.poll(state.applied(), now, context)? {
                 Poll::Ready(Delivery::Entries(committed)) => committed,
                 Poll::Ready(Delivery::Current) => break,
                 Poll::Ready(Delivery::Passed(_)) => continue,
                 Poll::Pending => {
-                    wait(journal.wake_at());
+                    wait(journal.wake_at(now), now);
                     continue;
                 }
             };
@@ -369,7 +386,7 @@ impl Recovered {
         let place = Vec::new();
         let mut running =
             RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
-        running.write(store, u64::MAX, Duration::MAX)?;
+        running.write(store, u64::MAX)?;
         running.finish(store)
     }
 }

@@ -133,10 +133,10 @@ pub(super) fn bell() -> Waker {
     Arc::new(Bell(thread::current())).into()
 }
 
-/// Waits for the thread's bell, or until `until`. May end sooner, so callers look for news again.
-pub(super) fn wait(until: Option<Instant>) {
+/// Waits for the thread's bell, or until `until`; it is `now`. May end sooner, so callers look for news again.
+pub(super) fn wait(until: Option<Instant>, now: Instant) {
     match until {
-        Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
         None => thread::park(),
     }
 }

@@ -9,7 +9,7 @@ use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
 use super::protocol::{Inbox, Request};
-use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover};
+use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover_by};
 use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 /// Bytes of log that a replayed entry is reckoned to take.
@@ -87,10 +87,11 @@ impl Engine {
         let permits =
             usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
         let beginning = Progress::of("opening", 0, None);
+        let started = clock.monotonic().now();
         let inner = Arc::new(Inner {
             clock,
             metrics: EngineMetrics::default(),
-            started: Instant::now(),
+            started,
             view: OnceLock::new(),
             store: ArcSwapOption::empty(),
             status: watch::Sender::new(EngineStatus::Recovering(beginning)),
@@ -198,7 +199,8 @@ fn panic_reason(
 
 fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let options = &inner.options;
-    let began = Instant::now();
+    let clock = inner.clock.monotonic();
+    let began = clock.now();
     let mut report = report_progress(inner);
     let mut is_filled =
         options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
@@ -221,7 +223,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let _ = journal
         .replication()
         .map(|replication| inner.replication.set(replication));
-    let recovered = recover(&store, &mut *journal, &mut report)?;
+    let recovered = recover_by(clock, &store, &mut *journal, &mut report)?;
     let logged = recovered.state.now();
     let mut time = Timekeeper::new(inner, &store, &recovered);
     // If the clock can't be trusted, no time passes: entries of the startup are logged at the time of the last entry.
@@ -241,24 +243,26 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             logged => logged?,
         }
     }
-    let now = inner.clock.reading().wall;
+    let wall = inner.clock.reading().wall;
     match store.backup_at() {
         // A clock that was ahead would silence the alert about old backups.
-        Some(at) => inner.figures.lock().backup_at = Some(at.min(now)),
-        None => note_backup(inner, &store, now),
+        Some(at) => inner.figures.lock().backup_at = Some(at.min(wall)),
+        None => note_backup(inner, &store, wall),
     }
-    note_recovered(inner, &recovered, is_filled, began.elapsed());
+    note_recovered(inner, &recovered, is_filled, clock.since(began));
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let mut events = recovered.events;
     let snapshotter = Snapshotter::new(
         store.clone(),
+        clock.clone(),
         options.snapshots.clone(),
         recovered.manifest,
         log_bytes,
     );
     events.room_bytes = options.events_room_bytes;
+    let now = clock.now();
     let mut writer = Writer {
         inner: inner.clone(),
         state: recovered.state,
@@ -278,11 +282,8 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         turns: RandomState::new(),
         is_freeing_blocked: false,
         advance: None,
-        advance_after: Instant::now(),
-        enable_at: options
-            .cluster
-            .configure
-            .then(|| Instant::now() + ENABLE_PAUSE),
+        advance_after: now,
+        enable_at: options.cluster.configure.then_some(now + ENABLE_PAUSE),
         is_disk_short: false,
         failed: false,
         ending: Vec::new(),
@@ -318,13 +319,16 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
 
 /// Reports progress of recovery: in the log at intervals, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
-    let mut last: Option<(&str, Instant)> = None;
+    let mut last_phase = "";
+    let mut last_at = inner.started;
     move |progress| {
         let Progress {
             phase, done, total, ..
         } = progress;
-        if last.is_none_or(|(reported, at)| reported != phase || at.elapsed() >= REPORT_PAUSE) {
-            last = Some((phase, Instant::now()));
+        let now = inner.instant();
+        if phase != last_phase || now >= last_at + REPORT_PAUSE {
+            last_phase = phase;
+            last_at = now;
             tracing::info!(phase, done, total, "recovering");
         }
         inner.proceed(EngineStatus::Recovering(progress));
@@ -412,7 +416,7 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
     let Some(shared) = journal.shared_snapshots()? else {
         return Ok(false);
     };
-    let until = Instant::now() + shared.options.connect_timeout;
+    let until = inner.instant() + shared.options.connect_timeout;
     let mut is_late = false;
     let is_filled = loop {
         let error = match fill_once(inner, &shared, report) {
@@ -420,7 +424,7 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
             Err(error) if error.is_newer() => return Err(error),
             Err(error) => error,
         };
-        if Instant::now() >= until {
+        if inner.instant() >= until {
             if shared.is_log_whole().unwrap_or(false) {
                 tracing::warn!(%error, "reading the log from its first entry on");
                 break false;

@@ -88,21 +88,23 @@ impl Writer {
     /// Serves requests until a shutdown, or until no sender is left, and finishes the accepted commands. Returns the callers to answer
     /// after the writer and its resources are dropped.
     pub(super) fn run(mut self, mut requests: Inbox) -> Vec<Reply<()>> {
-        let mut go_on = Instant::now();
+        let mut go_on = self.inner.instant();
         while !requests.is_closed() || !requests.is_empty() || self.has_commands() {
             // A client with a new response may send again immediately, so other work waits.
-            let quiet_at = self.quiet_work_at().map(|at| at.max(go_on));
+            let quiet_at = self
+                .quiet_work_at(self.inner.instant())
+                .map(|at| at.max(go_on));
             let held_back = self.pending.len();
             self.gather(&mut requests, self.wake_at(quiet_at));
             let is_busy = self.pending.len() > held_back;
-            let quiet = !is_busy && quiet_at.is_some_and(|at| at <= Instant::now());
+            let quiet = !is_busy && quiet_at.is_some_and(|at| at <= self.inner.instant());
             if self.make_progress() || is_busy {
-                go_on = Instant::now() + QUIET;
+                go_on = self.inner.instant() + QUIET;
             }
-            if self.time.save_at <= Instant::now() {
-                self.time.save(self.state.now());
+            if self.time.save_at <= self.inner.instant() {
+                self.time.save(self.state.now(), self.inner.instant());
             }
-            if self.enable_at.is_some_and(|at| at <= Instant::now()) {
+            if self.enable_at.is_some_and(|at| at <= self.inner.instant()) {
                 self.enable();
             }
             go_on = go_on.max(self.step_between_commits(quiet));
@@ -134,7 +136,7 @@ impl Writer {
             .min();
         let overdue_at = oldest.map(|since| since + self.inner.options.commit_timeout);
         let times = [
-            self.journal.wake_at(),
+            self.journal.wake_at(self.inner.instant()),
             quiet_at,
             overdue_at,
             Some(self.time.save_at),
@@ -149,7 +151,7 @@ impl Writer {
         let mut next = match requests.poll_recv(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(Some(request)) => Some(request),
             Poll::Ready(None) | Poll::Pending => {
-                wait(until);
+                wait(until, self.inner.instant());
                 requests.try_recv().ok()
             }
         };
@@ -209,7 +211,7 @@ impl Writer {
         self.inner
             .metrics
             .queue_seconds
-            .observe(waiter.since.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(waiter.since));
         self.pending.push_back((proposal, waiter));
     }
 
@@ -262,7 +264,7 @@ impl Writer {
         if !self.is_disk_short {
             self.store.space.restore_ballast();
         }
-        let began = Instant::now();
+        let began = self.inner.instant();
         let stamp = self.time.stamp_entries(self.state.now());
         let at = self
             .inner
@@ -301,7 +303,7 @@ impl Writer {
             self.inner
                 .metrics
                 .flush_seconds
-                .observe(began.elapsed().as_secs_f64());
+                .observe(self.inner.seconds_since(began));
             self.inner.metrics.commits.inc_by(is_proposed.into());
         }
         is_full
@@ -426,9 +428,11 @@ impl Writer {
     pub(super) fn apply_committed(&mut self) -> bool {
         let mut any = false;
         while !self.failed
-            && let Poll::Ready(news) = self
-                .journal
-                .poll(self.state.applied(), &mut Context::from_waker(&self.waker))
+            && let Poll::Ready(news) = self.journal.poll(
+                self.state.applied(),
+                self.inner.instant(),
+                &mut Context::from_waker(&self.waker),
+            )
         {
             match news {
                 Ok(Delivery::Entries(committed)) => {
@@ -460,7 +464,7 @@ impl Writer {
     }
 
     fn apply(&mut self, committed: Vec<Committed>) {
-        let began = Instant::now();
+        let began = self.inner.instant();
         self.inner.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
         let mut bytes = 0;
@@ -485,7 +489,7 @@ impl Writer {
         self.inner
             .metrics
             .apply_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         self.inner.refusals.end();
         // Before a caller knows: it may judge holds by the clock from here on.
@@ -502,7 +506,11 @@ impl Writer {
     /// Reports an unknown outcome to overdue callers. If the journal commits their commands later, they are applied. Commands that waited
     /// for them are rejected.
     fn fail_overdue_callers(&mut self) {
-        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_timeout) else {
+        let Some(before) = self
+            .inner
+            .instant()
+            .checked_sub(self.inner.options.commit_timeout)
+        else {
             return;
         };
         self.proposed.fail_overdue(before);

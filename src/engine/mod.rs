@@ -6,8 +6,8 @@
 mod admission;
 pub mod applying;
 mod backup;
-mod chores;
 mod cluster;
+mod commits;
 pub mod event_log;
 mod event_reader;
 mod handle;
@@ -23,6 +23,7 @@ mod restore;
 mod snapshotter;
 mod start;
 mod timekeeping;
+mod upkeep;
 mod verify;
 mod writer;
 

@@ -4,7 +4,6 @@
 use super::admission::Admission;
 use super::applying::Unappliable;
 use super::backup::{DOWNLOADS_MAX, note_backup};
-use super::chores::ENABLE_PAUSE;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
@@ -14,7 +13,7 @@ use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::writer::Writer;
+use super::writer::{Commits, Upkeep, Writer};
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
 use crate::domain::{
@@ -28,8 +27,6 @@ use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::VecDeque;
-use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -262,29 +259,15 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         log_bytes,
     );
     events.room_bytes = options.events_room_bytes;
-    let now = clock.now();
+    let admission = Admission::new(options.memory_max_bytes, SPARE_BYTES);
     let mut writer = Writer {
         inner: inner.clone(),
         state: recovered.state,
         events,
-        journal,
         store,
-        snapshotter,
         time,
-        admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
-        pending: VecDeque::new(),
-        proposed,
-        barriers: VecDeque::new(),
-        is_partly_applied: false,
-        waker,
-        snapshot_requests: Vec::new(),
-        images: VecDeque::new(),
-        turns: RandomState::new(),
-        is_freeing_blocked: false,
-        advance: None,
-        advance_after: now,
-        enable_at: options.cluster.configure.then_some(now + ENABLE_PAUSE),
-        is_disk_short: false,
+        commits: Commits::new(journal, waker, admission, proposed),
+        upkeep: Upkeep::new(snapshotter, clock.now(), options.cluster.configure),
         failed: false,
         ending: Vec::new(),
     };

@@ -184,9 +184,9 @@ fn stored_image(
 
 /// The images that are being copied. Their number is limited.
 #[derive(Default)]
-pub(super) struct Images(VecDeque<ImageCopy>);
+pub(super) struct ImageCopies(VecDeque<ImageCopy>);
 
-impl Images {
+impl ImageCopies {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

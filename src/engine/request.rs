@@ -136,7 +136,8 @@ pub(super) fn bell() -> Waker {
 /// Waits for the thread's bell, or until `until`; it is `now`. May end sooner, so callers look for news again.
 pub(super) fn wait(until: Option<Instant>, now: Instant) {
     match until {
-        Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
+        Some(until) if until <= now => {}
+        Some(until) => thread::park_timeout(until - now),
         None => thread::park(),
     }
 }

@@ -81,6 +81,24 @@ impl Engine {
     /// Starts an engine over a data directory. Returns immediately; [`Engine::recovered`] waits for recovery.
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
+        let engine = Engine::with_queue(options, clock, requests);
+        let weak = engine.downgrade();
+        let spawned = thread::Builder::new()
+            .name("writer".into())
+            .spawn(move || serve(&weak, inbox));
+        if let Err(error) = spawned {
+            let why = format!("the writer's thread can't be started: {error}");
+            engine.inner.proceed(EngineStatus::Failed(why));
+        }
+        engine
+    }
+
+    /// An engine whose requests are sent to this queue. It has no writer yet.
+    pub(super) fn with_queue(
+        options: EngineOptions,
+        clock: Clock,
+        requests: mpsc::Sender<Request>,
+    ) -> Engine {
         let permits =
             usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
         let beginning = Progress::of("opening", 0, None);
@@ -108,16 +126,7 @@ impl Engine {
             images: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             options,
         });
-        let engine = Engine { inner, requests };
-        let weak = engine.downgrade();
-        let spawned = thread::Builder::new()
-            .name("writer".into())
-            .spawn(move || serve(&weak, inbox));
-        if let Err(error) = spawned {
-            let why = format!("the writer's thread can't be started: {error}");
-            engine.inner.proceed(EngineStatus::Failed(why));
-        }
-        engine
+        Engine { inner, requests }
     }
 
     /// Its options.
@@ -194,7 +203,7 @@ fn panic_reason(
     }
 }
 
-fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
+pub(super) fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let options = &inner.options;
     let clock = inner.clock.monotonic();
     let began = clock.now();

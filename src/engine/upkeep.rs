@@ -4,7 +4,7 @@
 //! and users. Otherwise an idle service would not report that a hold has expired.
 
 use super::backup::DOWNLOADS_MAX;
-use super::images::Images;
+use super::images::ImageCopies;
 use super::request::respond;
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::writer::{Upkeep, Writer};
@@ -38,7 +38,7 @@ impl Upkeep {
         Self {
             snapshotter,
             snapshot_requests: Vec::new(),
-            images: Images::default(),
+            images: ImageCopies::default(),
             turns: RandomState::new(),
             is_freeing_blocked: false,
             advance: None,

@@ -8,7 +8,7 @@
 use super::admission::Admission;
 use super::backup::serve_parts;
 use super::event_log::EventLog;
-use super::images::Images;
+use super::images::ImageCopies;
 use super::protocol::{EventsQuery, EventsResponse, Inbox, Request, Submission};
 use super::request::{Proposed, Reply, respond, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
@@ -35,6 +35,7 @@ pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// Time after a response until the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
+/// The writer of an engine, and everything that only its thread touches.
 pub(super) struct Writer {
     /// The state shared with the engine's handles.
     pub(super) inner: Arc<Inner>,
@@ -81,7 +82,7 @@ pub(super) struct Upkeep {
     /// from completing.
     pub(super) snapshot_requests: Vec<SnapshotRequest>,
     /// The images that are being copied.
-    pub(super) images: Images,
+    pub(super) images: ImageCopies,
     /// The node's own way to choose its turns among the nodes of a shared log.
     pub(super) turns: RandomState,
     /// Readers still see all that commands have dropped, so nothing of it can be freed yet.
@@ -157,12 +158,11 @@ impl Writer {
     /// Receives the requests that arrived during the last turn, within the limits of a batch: their commands form the next group commit.
     /// Returns whether the inbox is empty. Then it wakes the writer when a request arrives.
     fn receive(&mut self, now: Instant, inbox: &mut Inbox) -> bool {
-        let waker = self.commits.waker.clone();
-        let mut context = Context::from_waker(&waker);
         let mut taken = 0;
         let mut bytes = 0;
         while taken < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX {
-            let Poll::Ready(Some(request)) = inbox.poll_recv(&mut context) else {
+            let next = inbox.poll_recv(&mut Context::from_waker(&self.commits.waker));
+            let Poll::Ready(Some(request)) = next else {
                 return true;
             };
             taken += 1;
@@ -332,5 +332,279 @@ impl Writer {
         });
         self.commits.abandon_callers();
         SubmitError::StorageFailed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::start::prepare;
+    use super::*;
+    use crate::clock::{Clock, ClockLimits, MonotonicClock};
+    use crate::config::Config;
+    use crate::domain::{Applied, ClockReading, Command, Proposal, Timestamp};
+    use crate::engine::{Engine, EngineOptions};
+    use crate::journal::{
+        Delivery, Durability, JournalOptions, LocalJournal, LocalOptions, OpenJournal,
+    };
+    use futures_util::FutureExt;
+    use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::task::Wake;
+    use tempfile::TempDir;
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::sync::mpsc;
+
+    /// Counts how often the writer was woken.
+    #[derive(Default)]
+    struct Bells(AtomicUsize);
+
+    impl Wake for Bells {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A log that commits nothing while it is held, like a replicated one whose servers don't respond.
+    #[derive(Clone, Debug, Default)]
+    struct HeldLog(Arc<AtomicBool>);
+
+    impl OpenJournal for HeldLog {
+        fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
+            let journal = LocalJournal::open(store.clone(), LocalOptions::at(Durability::Relaxed))?;
+            let held = self.clone();
+            Ok(Box::new(HeldJournal { journal, held }))
+        }
+    }
+
+    struct HeldJournal {
+        journal: LocalJournal,
+        held: HeldLog,
+    }
+
+    impl Journal for HeldJournal {
+        fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+            self.journal.propose(first, batch)
+        }
+        fn poll(
+            &mut self,
+            after: Seq,
+            now: Instant,
+            context: &mut Context<'_>,
+        ) -> Poll<Result<Delivery, JournalError>> {
+            if self.held.0.load(Ordering::SeqCst) {
+                Poll::Pending
+            } else {
+                self.journal.poll(after, now, context)
+            }
+        }
+        fn wake_at(&self, _: Instant) -> Option<Instant> {
+            None
+        }
+        fn barrier(&mut self, barrier: Ticket) {
+            self.journal.barrier(barrier);
+        }
+        fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
+            self.journal.prune(through, budget)
+        }
+        fn settle(&mut self) -> Result<(), JournalError> {
+            self.journal.settle()
+        }
+    }
+
+    /// A writer without a thread, whose clocks a test moves.
+    struct Stage {
+        engine: Engine,
+        writer: Writer,
+        inbox: Inbox,
+        now: Arc<Mutex<Instant>>,
+        bells: Arc<Bells>,
+        held: HeldLog,
+        runtime: Runtime,
+        _directory: TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().to_owned();
+            let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", &path)]).unwrap();
+            let held = HeldLog::default();
+            let mut options = EngineOptions {
+                journal: JournalOptions::Other(Arc::new(held.clone())),
+                queue_commands_max: 2 * BATCH_ENTRIES_MAX,
+                ..config.engine_options()
+            };
+            options.store.free_space_min_bytes = 0;
+            options.store.ballast_bytes = 0;
+            let now = Arc::new(Mutex::new(Instant::now()));
+            let source = now.clone();
+            let reading = ClockReading {
+                wall: Timestamp(1_000_000),
+                uptime: Duration::ZERO,
+            };
+            let clock = Clock::new(move || reading, ClockLimits::default())
+                .with_monotonic(MonotonicClock::new(move || *source.lock()));
+            let (requests, inbox) = mpsc::channel(options.queue_commands_max);
+            let engine = Engine::with_queue(options, clock, requests);
+            let bells = Arc::new(Bells::default());
+            let writer = prepare(&engine.inner, Waker::from(bells.clone())).unwrap();
+            engine.inner.status.send_replace(EngineStatus::Ready);
+            let mut stage = Stage {
+                engine,
+                writer,
+                inbox,
+                now,
+                bells,
+                held,
+                runtime: Builder::new_current_thread().build().unwrap(),
+                _directory: directory,
+            };
+            // Nothing of the startup is left: leftovers, events.
+            while stage.turn() != Some(stage.writer.time.save_at) {
+                stage.pass(QUIET);
+            }
+            stage
+        }
+
+        fn turn(&mut self) -> Option<Instant> {
+            let now = *self.now.lock();
+            self.writer.turn(now, &mut self.inbox)
+        }
+
+        fn pass(&self, time: Duration) {
+            *self.now.lock() += time;
+        }
+
+        fn bells(&self) -> usize {
+            self.bells.0.load(Ordering::SeqCst)
+        }
+
+        fn submit(&self) -> impl Future<Output = Result<Applied, SubmitError>> + use<> {
+            let _entered = self.runtime.enter();
+            let command = Command::Advance { buckets_max: 0 };
+            self.engine.submit(None, command, None)
+        }
+
+        fn send<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Response<T> {
+            let (reply, response) = tokio::sync::oneshot::channel();
+            assert!(self.engine.requests.try_send(request(reply)).is_ok());
+            response
+        }
+    }
+
+    type Response<T> = tokio::sync::oneshot::Receiver<Result<T, SubmitError>>;
+
+    #[test]
+    fn turn_commits_what_has_arrived() {
+        let mut stage = Stage::new();
+        let before = stage.engine.position();
+        let outcomes = [stage.submit(), stage.submit()];
+        assert_eq!(stage.engine.position(), before);
+        let next = stage.turn();
+        assert_eq!(stage.engine.position().0, before.0 + 2);
+        assert_eq!(stage.engine.metrics().commits.get(), 1);
+        for outcome in outcomes {
+            stage.runtime.block_on(outcome).unwrap();
+        }
+        // An idle writer has nothing to do but to save the time.
+        assert_eq!(next, Some(stage.writer.time.save_at));
+    }
+
+    /// Otherwise the writer would sleep while a command waits.
+    #[test]
+    fn request_after_turn_wakes_writer() {
+        let mut stage = Stage::new();
+        let before = stage.bells();
+        drop(stage.submit());
+        assert_eq!(stage.bells(), before + 1);
+        // The queue is not known to be empty after a full batch, and its waker may not be set.
+        for number in [BATCH_ENTRIES_MAX, BATCH_ENTRIES_MAX + 1] {
+            let mut asked: Vec<_> = (1..number)
+                .map(|_| stage.send(Request::OutcomeRetention))
+                .collect();
+            let now = *stage.now.lock();
+            assert_eq!(stage.turn(), Some(now));
+            asked.push(stage.send(Request::OutcomeRetention));
+            assert_ne!(stage.turn(), Some(now));
+            assert!(asked.iter_mut().all(|asked| asked.try_recv().is_ok()));
+            let before = stage.bells();
+            drop(stage.submit());
+            assert_eq!(stage.bells(), before + 1);
+        }
+    }
+
+    #[test]
+    fn other_work_waits_after_response() {
+        let mut stage = Stage::new();
+        let mut snapshot = stage.send(Request::Snapshot);
+        let outcome = stage.submit();
+        let answered_at = *stage.now.lock();
+        assert_eq!(stage.turn(), Some(answered_at + QUIET));
+        stage.runtime.block_on(outcome).unwrap();
+        stage.pass(QUIET - Duration::from_nanos(1));
+        assert_eq!(stage.turn(), Some(answered_at + QUIET));
+        stage.pass(Duration::from_nanos(1));
+        // The clock does not show that steps take time, so the next one is due immediately.
+        while snapshot.try_recv().is_err() {
+            let next = stage.turn();
+            assert!(next == Some(answered_at + QUIET), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn overdue_command_ends_wait() {
+        let mut stage = Stage::new();
+        stage.held.0.store(true, Ordering::SeqCst);
+        let mut outcome = Box::pin(stage.submit());
+        let timeout = stage.engine.options().commit_timeout;
+        let due = *stage.now.lock() + timeout;
+        stage.turn();
+        while *stage.now.lock() < due {
+            assert_eq!(outcome.as_mut().now_or_never(), None);
+            let next = stage.turn().unwrap();
+            assert!(next > *stage.now.lock() && next <= due);
+            *stage.now.lock() = next;
+        }
+        stage.turn();
+        assert_eq!(
+            outcome.now_or_never(),
+            Some(Err(SubmitError::StorageFailed))
+        );
+    }
+
+    #[test]
+    fn barrier_passes_after_earlier_commands() {
+        let mut stage = Stage::new();
+        stage.held.0.store(true, Ordering::SeqCst);
+        let before = stage.engine.position();
+        let outcome = stage.submit();
+        let mut passed = stage.send(Request::Barrier);
+        stage.turn();
+        assert!(passed.try_recv().is_err());
+        assert_eq!(stage.engine.position(), before);
+        stage.held.0.store(false, Ordering::SeqCst);
+        stage.turn();
+        assert_eq!(passed.try_recv(), Ok(Ok(())));
+        assert!(stage.engine.position() > before);
+        stage.runtime.block_on(outcome).unwrap();
+    }
+
+    #[test]
+    fn end_finishes_accepted_commands() {
+        let mut stage = Stage::new();
+        let mut ended = stage.send(Request::End);
+        let outcome = stage.submit();
+        stage.held.0.store(true, Ordering::SeqCst);
+        stage.turn();
+        assert!(stage.inbox.is_closed() && !stage.writer.is_done(&stage.inbox));
+        let late = stage.submit();
+        assert_eq!(late.now_or_never(), Some(Err(SubmitError::Draining)));
+        stage.held.0.store(false, Ordering::SeqCst);
+        stage.turn();
+        assert!(stage.writer.is_done(&stage.inbox));
+        stage.runtime.block_on(outcome).unwrap();
+        // The thread responds once the store is closed.
+        assert!(ended.try_recv().is_err());
+        assert_eq!(stage.writer.ending.len(), 1);
     }
 }

@@ -112,10 +112,11 @@ impl Progress {
 /// Takes reports of progress.
 pub type ReportProgress<'a> = dyn FnMut(Progress) + 'a;
 
-/// Builds the state of a directory that no service has open, by the operating system's clock: see [`recover_by`].
+/// Builds the state from the store's newest complete snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
+/// would count as retained ones.
 ///
 /// # Errors
-/// Those of [`recover_by`].
+/// If anything acknowledged can't be restored.
 pub fn recover(
     store: &Store,
     journal: &mut dyn Journal,
@@ -124,11 +125,10 @@ pub fn recover(
     recover_by(&MonotonicClock::system(), store, journal, report)
 }
 
-/// Builds the state from the store's newest complete snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
-/// would count as retained ones.
+/// Does the same by this clock. Without a service, the operating system's is enough.
 ///
 /// # Errors
-/// If anything acknowledged can't be restored.
+/// Those of [`recover`].
 pub(super) fn recover_by(
     clock: &MonotonicClock,
     store: &Store,

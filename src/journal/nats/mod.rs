@@ -180,7 +180,7 @@ impl NatsJournal {
     fn next(
         &mut self,
         after: Seq,
-        now: Instant,
+        mut now: Instant,
         context: &mut Context<'_>,
     ) -> Poll<Result<Delivery>> {
         self.start(after, now)?;
@@ -206,6 +206,8 @@ impl NatsJournal {
             if let Some(delivery) = delivery {
                 return Poll::Ready(Ok(delivery));
             }
+            // Messages without entries may be many, and servers must not be judged by the time before them.
+            now = now.max(now_in_runtime());
         }
     }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Entries of a ledger that are freed before a command without memory is admitted again.
 const FREED_IN_NEED: u64 = 65_536;
@@ -80,6 +80,22 @@ impl Commits {
         self.journal.poll(applied, now, &mut context)
     }
 
+    /// Reports an unknown outcome to callers that have waited for this time. If the journal commits their commands later, they are applied.
+    /// Commands that waited for them are rejected.
+    fn fail_overdue(&mut self, now: Instant, commit_timeout: Duration) {
+        let Some(before) = now.checked_sub(commit_timeout) else {
+            return;
+        };
+        self.proposed.fail_overdue(before);
+        while !self.proposed.callers.is_empty()
+            && let Some(overdue) = self
+                .pending
+                .pop_front_if(|submission| submission.waiter.since <= before)
+        {
+            overdue.waiter.answer(Err(SubmitError::Overloaded));
+        }
+    }
+
     /// Drops all callers of proposed commands and of barriers: they get an unknown outcome.
     pub(super) fn abandon_callers(&mut self) {
         self.proposed.callers.clear();
@@ -99,7 +115,9 @@ impl Writer {
                 break;
             }
         }
-        self.fail_overdue_callers();
+        let now = self.inner.instant();
+        self.commits
+            .fail_overdue(now, self.inner.options.commit_timeout);
         any
     }
 
@@ -357,24 +375,6 @@ impl Writer {
         // The commands are in the log, and the next start makes their events again.
         if let Err(error) = stored {
             self.storage_error(&error.into());
-        }
-    }
-
-    /// Reports an unknown outcome to overdue callers. If the journal commits their commands later, they are applied. Commands that waited
-    /// for them are rejected.
-    fn fail_overdue_callers(&mut self) {
-        let commit_timeout = self.inner.options.commit_timeout;
-        let Some(before) = self.inner.instant().checked_sub(commit_timeout) else {
-            return;
-        };
-        let commits = &mut self.commits;
-        commits.proposed.fail_overdue(before);
-        while !commits.proposed.callers.is_empty()
-            && let Some(overdue) = commits
-                .pending
-                .pop_front_if(|submission| submission.waiter.since <= before)
-        {
-            overdue.waiter.answer(Err(SubmitError::Overloaded));
         }
     }
 }

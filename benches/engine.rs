@@ -145,7 +145,11 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
         let last = journal.last();
         let proposal = Proposal::new(Timestamp(number), command);
         journal.propose(Ticket(number), vec![proposal]).unwrap();
-        let committed = journal.poll(last, &mut Context::from_waker(Waker::noop()));
+        let committed = journal.poll(
+            last,
+            Instant::now(),
+            &mut Context::from_waker(Waker::noop()),
+        );
         assert!(
             matches!(committed, Poll::Ready(Ok(Delivery::Entries(committed))) if committed.len() == 1)
         );

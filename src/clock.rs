@@ -12,13 +12,16 @@
 //!
 //! Readers judge holds by the same clock. With a local log, their time stops while an entry is being logged: no entry with an earlier time
 //! can confirm or cancel a hold that a reader has seen expired.
+//!
+//! Durations and deadlines go by a third clock, [`MonotonicClock`]. The engine reads no other clock than these, so a simulation can
+//! replace all of them.
 
 use cuckood_state::domain::{ClockReading, Timestamp};
 use derive_more::Display;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum lag of the wall clock relative to the last entry's time.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
@@ -115,10 +118,37 @@ struct Anchor {
     evidence: Evidence,
 }
 
+/// The clock of durations and deadlines: that of the operating system, or of a simulation. Clones share the same clock.
+#[derive(Clone)]
+pub struct MonotonicClock(Arc<dyn Fn() -> Instant + Send + Sync>);
+
+impl MonotonicClock {
+    /// A clock that shows the time of `source`, which never goes back.
+    pub fn new(source: impl Fn() -> Instant + Send + Sync + 'static) -> MonotonicClock {
+        MonotonicClock(Arc::new(source))
+    }
+
+    /// The operating system's clock.
+    pub fn system() -> MonotonicClock {
+        MonotonicClock::new(Instant::now)
+    }
+
+    /// Reads the clock.
+    pub fn now(&self) -> Instant {
+        (self.0)()
+    }
+
+    /// Returns the time that has passed since `start`.
+    pub fn since(&self, start: Instant) -> Duration {
+        self.now().saturating_duration_since(start)
+    }
+}
+
 /// The clock of a process; clones share the same clock.
 #[derive(Clone)]
 pub struct Clock {
     source: Arc<dyn Fn() -> ClockReading + Send + Sync>,
+    monotonic: MonotonicClock,
     limits: ClockLimits,
     shared: Arc<Mutex<ClockState>>,
 }
@@ -142,6 +172,7 @@ impl Clock {
         };
         Clock {
             source: Arc::new(source),
+            monotonic: MonotonicClock::system(),
             limits,
             shared: Arc::new(Mutex::new(shared)),
         }
@@ -150,6 +181,16 @@ impl Clock {
     /// The operating system's clock.
     pub fn system(limits: ClockLimits) -> Clock {
         Clock::new(system_reading, limits)
+    }
+
+    /// Replaces the clock of durations and deadlines, which is otherwise that of the operating system.
+    pub fn with_monotonic(self, monotonic: MonotonicClock) -> Clock {
+        Clock { monotonic, ..self }
+    }
+
+    /// Returns the clock of durations and deadlines.
+    pub fn monotonic(&self) -> &MonotonicClock {
+        &self.monotonic
     }
 
     /// The readings of the two clocks, trusted or not.

@@ -2,33 +2,19 @@
 //! to it; [`super::images`] has one filter.
 
 use super::handle::WeakEngine;
+use super::protocol::{ArchiveParts, PARTS_BYTES, PartsQuery, Request, Rest, StoredParts};
+use super::request::respond;
 use super::{Engine, EngineStatus, Inner, SubmitError};
 use cuckood_log::store::archive::{ArchiveWriter, BackupPiece};
-use cuckood_log::store::{Manifest, Spool, Store, StoreError};
+use cuckood_log::store::{Manifest, Store, StoreError};
 use cuckood_state::domain::Timestamp;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
-/// Parts that have reached this size together are enough for one request, in bytes.
-const PARTS_BYTES: usize = 512 << 10;
-
 /// Maximum number of backups, and of images, in progress.
 pub(super) const DOWNLOADS_MAX: usize = 4;
-
-/// The rest of an archive: reads its next part from the store of its snapshot; `None` after the last one. It keeps the snapshot, but not the
-/// store open. No tree of events may be removed during a backup. An archive is rejected without its end, so nothing of it counts after an
-/// error.
-pub type ArchiveParts = Box<dyn FnMut(&Store) -> Result<Option<Vec<u8>>, StoreError> + Send>;
-
-/// The rest of a download.
-pub(super) enum Rest {
-    /// The writer reads it from the store.
-    Stored(ArchiveParts),
-    /// Any thread reads it from a file.
-    Spooled(Spool),
-}
 
 /// The archive of a snapshot, and of the events up to it.
 pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
@@ -117,43 +103,51 @@ impl BackupDownload {
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
         let engine = self.engine.upgrade()?;
-        let (parts, rest) = match rest {
-            Rest::Stored(rest) => read_stored(&engine, rest, self.is_backup).await?,
+        match rest {
+            Rest::Stored(rest) => {
+                let is_backup = self.is_backup;
+                let now = engine.now();
+                let read = engine.ask(|reply| {
+                    Request::DownloadParts(PartsQuery {
+                        rest,
+                        is_backup,
+                        now,
+                        reply,
+                    })
+                });
+                let StoredParts { parts, rest } = read.await?;
+                self.rest = Some(Rest::Stored(rest));
+                Ok(parts)
+            }
             Rest::Spooled(mut spool) => {
                 if matches!(engine.status(), EngineStatus::Diverged(_)) {
                     return Err(SubmitError::StorageFailed);
                 }
                 let read = spawn_blocking(move || (spool.pop(PARTS_BYTES), spool)).await;
                 let (parts, spool) = read.unwrap_or_else(|panic| resume_unwind(panic.into_panic()));
-                (
-                    parts.map_err(SubmitError::unreadable)?,
-                    Rest::Spooled(spool),
-                )
+                let parts = parts.map_err(SubmitError::unreadable)?;
+                self.rest = Some(Rest::Spooled(spool));
+                Ok(parts)
             }
-        };
-        self.rest = Some(rest);
-        Ok(parts)
+        }
     }
 }
 
-async fn read_stored(
-    engine: &Engine,
-    mut rest: ArchiveParts,
-    is_backup: bool,
-) -> Result<(Vec<Vec<u8>>, Rest), SubmitError> {
-    let now = engine.now();
-    let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
-        // The rest of a state that may be wrong is given to no client.
-        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), EngineStatus::Diverged(_))
-        {
-            let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
-            if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
-                note_backup(&writer.inner, &writer.store, now);
-            }
-            drop(reply.send(parts.map(|parts| (parts, Rest::Stored(rest)))));
-        }
-    });
-    read.await
+/// Serves a read of the next parts.
+pub(super) fn serve_parts(query: PartsQuery, inner: &Inner, store: &Store) {
+    // The rest of a state that may be wrong is given to no client.
+    if query.reply.is_closed() || matches!(*inner.status.borrow(), EngineStatus::Diverged(_)) {
+        return;
+    }
+    let mut rest = query.rest;
+    let parts = match read_parts(&mut rest, store) {
+        Ok(parts) => parts,
+        Err(error) => return respond(query.reply, Err(SubmitError::unreadable(error))),
+    };
+    if query.is_backup && parts.is_empty() {
+        note_backup(inner, store, query.now);
+    }
+    respond(query.reply, Ok(StoredParts { parts, rest }));
 }
 
 impl Engine {
@@ -182,13 +176,8 @@ impl Engine {
             .try_acquire_owned()
             .map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
-        let pinned = self.ask(0, |writer, reply| {
-            // Storage may have failed since the snapshot. A dropped reply says so.
-            if !writer.failed {
-                drop(reply.send(writer.store.pin_newest().map_err(SubmitError::unreadable)));
-            }
-        });
-        let snapshot = pinned.await?.ok_or(SubmitError::StorageFailed)?;
+        let pinned = self.ask(Request::StartBackup).await?;
+        let snapshot = pinned.ok_or(SubmitError::StorageFailed)?;
         Ok((
             snapshot.clone(),
             BackupDownload::new(self, Rest::Stored(archive(snapshot)), place),

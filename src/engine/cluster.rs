@@ -1,6 +1,7 @@
 //! A node of a cluster: positions that readers wait for, barriers, the lag of this node, and the snapshots that it shares.
 
 use super::handle::WeakEngine;
+use super::protocol::Request;
 use super::{Engine, EngineStatus, Inner, LatestSnapshot, SubmitError};
 use cuckood_log::journal::{JournalError, Replication};
 use cuckood_nats::{NatsSnapshots, SharedSnapshot};
@@ -8,12 +9,9 @@ use cuckood_state::domain::Seq;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
-
-/// Beyond this number of callers that wait for a barrier, disconnected ones are dropped.
-const CALLERS_MAX: usize = 1_024;
 
 /// Options of a node among several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +45,7 @@ impl Inner {
     /// continue.
     pub(super) fn log_refusal(&self) -> Option<SubmitError> {
         let known = self.replication.get()?.lock();
-        let is_silent = known.silence(Instant::now()) > self.options.cluster.lag_max;
+        let is_silent = known.silence(self.instant()) > self.options.cluster.lag_max;
         known
             .full_since
             .map(|_| SubmitError::LogFull)
@@ -70,7 +68,7 @@ impl Engine {
     /// Returns the state of the log's replication; `None` if it is not replicated, or not opened yet.
     pub fn replication(&self) -> Option<Replication> {
         let mut known = self.inner.replication.get()?.lock();
-        known.lag(Instant::now());
+        known.lag(self.inner.instant());
         Some(known.clone())
     }
 
@@ -81,7 +79,7 @@ impl Engine {
             .inner
             .replication
             .get()
-            .map(|known| known.lock().lag(Instant::now()));
+            .map(|known| known.lock().lag(self.inner.instant()));
         lag.is_some_and(|lag| lag > self.inner.options.cluster.lag_max)
     }
 
@@ -123,18 +121,7 @@ impl Engine {
         if let Some(refusal) = self.inner.log_refusal() {
             return Err(refusal);
         }
-        let passed = self.ask(0, |writer, reply| {
-            if writer.failed {
-                return;
-            }
-            let barrier = writer.proposed.reserve(1);
-            writer.journal.barrier(barrier);
-            writer.barriers.push_back((barrier, reply));
-            // A log that never answers must not accumulate disconnected callers.
-            if writer.barriers.len() > CALLERS_MAX {
-                writer.barriers.retain(|(_, reply)| !reply.is_closed());
-            }
-        });
+        let passed = self.ask(Request::Barrier);
         timeout(self.inner.options.cluster.wait, passed)
             .await
             .unwrap_or(Err(SubmitError::NoQuorum))
@@ -242,6 +229,7 @@ impl Sharer<'_> {
         let engine = self.engine.upgrade()?;
         let Inner {
             options,
+            clock,
             started,
             replication,
             ..
@@ -256,7 +244,7 @@ impl Sharer<'_> {
         let age = newest
             .filter(|newest| newest.taken_at.0 <= latest)
             .map_or_else(
-                || every + started.elapsed(),
+                || every + clock.monotonic().since(*started),
                 |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
             );
         let turn = replication
@@ -268,7 +256,8 @@ impl Sharer<'_> {
 
     /// Takes a snapshot and shares it.
     fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
-        let began = Instant::now();
+        let clock = self.engine.inner.clock.monotonic();
+        let began = clock.now();
         let engine = self.engine.upgrade()?;
         let (snapshot, mut download) = self.runtime.block_on(engine.archive())?;
         drop(engine);
@@ -280,7 +269,7 @@ impl Sharer<'_> {
         let shared = port.share(&snapshot, part)?;
         let name = &shared.name;
         let bytes = shared.bytes;
-        let milliseconds = began.elapsed().as_millis() as u64;
+        let milliseconds = clock.since(began).as_millis() as u64;
         tracing::info!(
             name,
             bytes,

@@ -1,14 +1,11 @@
 //! Reads events for a client: pack by pack, so that the writer, which has the store, is never held for long.
 
 use super::event_log::EventsFound;
-use super::writer::Writer;
+use super::protocol::{EventsQuery, EventsResponse, Request};
 use super::{Engine, SubmitError};
 use cuckood_state::domain::Event;
 use cuckood_state::frame::decode;
 use thiserror::Error;
-
-/// Approximate size of a pack of events.
-const PACK_BYTES: u64 = 48 << 10;
 
 /// Maximum number of readers that wait for events.
 pub(super) const EVENT_WAITERS_MAX: usize = 64;
@@ -69,24 +66,18 @@ impl EventReader {
         loop {
             let number = self.next;
             let must_exist = self.must_exist;
-            let found = self.engine.ask(
-                PACK_BYTES,
-                move |Writer {
-                          events,
-                          store,
-                          state,
-                          ..
-                      },
-                      reply| {
-                    let found = events
-                        .find(store, number, must_exist)
-                        .map_err(SubmitError::unreadable);
-                    let retention = state.settings().events_retention_seconds;
-                    let next = state.events().next();
-                    drop(reply.send(found.map(|found| (found, retention, next))));
-                },
-            );
-            let (found, retention_seconds, next) = found.await?;
+            let response = self.engine.ask(|reply| {
+                Request::Events(EventsQuery {
+                    number,
+                    must_exist,
+                    reply,
+                })
+            });
+            let EventsResponse {
+                found,
+                retention_seconds,
+                next,
+            } = response.await?;
             if retention_seconds == 0 {
                 return Err(EventsError::Off);
             }

@@ -1,8 +1,8 @@
 //! The handle to the engine: what requests ask of the state, of the writer, and of both together.
 
+use super::protocol::{OutcomeQuery, Request, Submission};
 use super::refusals::PendingRedemption;
 use super::request::{Reply, Waiter};
-use super::writer::{Request, Writer};
 use super::{EngineInfo, EngineMetrics, EngineStatus, Inner, SnapshotReport, SubmitError};
 use cuckood_filter::Digest;
 use cuckood_filter::{Filter, RestoreError};
@@ -15,7 +15,6 @@ use cuckood_state::{Lookup, Views};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -26,6 +25,9 @@ const COPIES_MAX: u32 = 5;
 
 /// Bytes of queued commands per semaphore permit.
 pub(super) const QUEUE_UNIT_BYTES: u64 = 256;
+
+/// The receiver of the writer's response.
+type Response<T> = oneshot::Receiver<Result<T, SubmitError>>;
 
 /// A handle to the engine; clones share the same engine. Dropping the last one starts the shutdown;
 /// [`Engine::shutdown`] also waits for it.
@@ -195,49 +197,47 @@ impl Engine {
         command: Command,
         key: Option<IdempotencyKey>,
     ) -> impl Future<Output = Result<Applied, SubmitError>> + Send + use<> {
-        let queue = || {
-            self.refuse_unless_ready()?;
-            let bytes = command.weight_bytes();
-            let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
-            let share = self.inner.room.clone().try_acquire_many_owned(permits);
-            let share = share.map_err(|_| SubmitError::Overloaded)?;
-            let room = (share, PendingRedemption::of(&self.inner.refusals, &command));
-            let (reply, answer) = oneshot::channel();
-            let proposal = Proposal {
-                at: Timestamp(0),
-                by,
-                command,
-                idempotency: key,
-            };
-            let since = Instant::now();
-            let runtime = Handle::current();
-            let caller = Waiter {
-                reply: Some(reply),
-                since,
-                room,
-                runtime,
-            };
-            let request = Box::new(move |writer: &mut Writer| {
-                writer
-                    .inner
-                    .metrics
-                    .queue_seconds
-                    .observe(caller.since.elapsed().as_secs_f64());
-                writer.pending.push_back((proposal, caller));
-                bytes
-            });
-            self.requests
-                .try_send(request)
-                .map(|()| answer)
-                .map_err(|error| match error {
-                    TrySendError::Full(_) => SubmitError::Overloaded,
-                    TrySendError::Closed(_) => SubmitError::Draining,
-                })
+        let proposal = Proposal {
+            at: Timestamp(0),
+            by,
+            command,
+            idempotency: key,
         };
-        let queued = queue();
+        let queued = self.queue(proposal);
         let is_overloaded = queued.as_ref().err() == Some(&SubmitError::Overloaded);
         self.inner.metrics.overloaded.inc_by(is_overloaded.into());
         async { queued?.await.unwrap_or(Err(SubmitError::StorageFailed)) }
+    }
+
+    /// Queues a proposal for the writer. Returns the receiver of its outcome.
+    fn queue(&self, proposal: Proposal) -> Result<Response<Applied>, SubmitError> {
+        self.refuse_unless_ready()?;
+        let command = &proposal.command;
+        let weight_bytes = command.weight_bytes();
+        let permits = u32::try_from(weight_bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
+        let share = self.inner.room.clone().try_acquire_many_owned(permits);
+        let share = share.map_err(|_| SubmitError::Overloaded)?;
+        let room = (share, PendingRedemption::of(&self.inner.refusals, command));
+        let (reply, response) = oneshot::channel();
+        let waiter = Waiter {
+            reply: Some(reply),
+            since: self.inner.instant(),
+            room,
+            runtime: Handle::current(),
+        };
+        let submission = Submission {
+            proposal,
+            waiter,
+            weight_bytes,
+        };
+        match self
+            .requests
+            .try_send(Request::Submit(Box::new(submission)))
+        {
+            Ok(()) => Ok(response),
+            Err(TrySendError::Full(_)) => Err(SubmitError::Overloaded),
+            Err(TrySendError::Closed(_)) => Err(SubmitError::Draining),
+        }
     }
 
     /// Looks up what is stored for a command under an idempotency key. Unlike a submitted command, it changes nothing: a new command is not
@@ -252,12 +252,15 @@ impl Engine {
     ) -> Result<Lookup, SubmitError> {
         self.refuse_unless_ready()?;
         let now = self.now();
-        let bytes = command.weight_bytes();
-        let look_up = move |writer: &mut Writer, reply: Reply<_>| {
-            // The caller may be gone.
-            let _ = reply.send(Ok(writer.state.recorded(&command, &key, now)));
-        };
-        self.ask(bytes, look_up).await
+        self.ask(|reply| {
+            Request::StoredOutcome(Box::new(OutcomeQuery {
+                command,
+                key,
+                now,
+                reply,
+            }))
+        })
+        .await
     }
 
     /// Returns the time that every stored outcome remains, in seconds, as logged.
@@ -266,11 +269,7 @@ impl Engine {
     /// [`SubmitError`].
     pub async fn idempotency_retention_min_seconds(&self) -> Result<u64, SubmitError> {
         self.refuse_unless_ready()?;
-        let read = |writer: &mut Writer, reply: Reply<_>| {
-            // The caller may be gone.
-            let _ = reply.send(Ok(writer.state.idempotency_retention_min_seconds()));
-        };
-        self.ask(0, read).await
+        self.ask(Request::OutcomeRetention).await
     }
 
     /// Takes a snapshot of everything acknowledged so far.
@@ -279,12 +278,7 @@ impl Engine {
     /// [`SubmitError`].
     pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
         self.refuse_unless_ready()?;
-        self.ask(0, |writer, reply| {
-            writer
-                .snapshot_requests
-                .push((writer.state.applied(), reply))
-        })
-        .await
+        self.ask(Request::Snapshot).await
     }
 
     /// Copies the tables of a filter for a trial; `None` if the filter does not exist. `hold` accounts for their bytes.
@@ -298,11 +292,10 @@ impl Engine {
     ) -> Result<Option<Filter>, E> {
         for _ in 0..COPIES_MAX {
             self.refuse_unless_ready()?;
-            let tables_of = move |writer: &mut Writer, reply: Reply<_>| {
-                // The caller may be gone.
-                let _ = reply.send(Ok(writer.state.tables_of(filter)));
-            };
-            let Some(live) = self.ask(0, tables_of).await? else {
+            let live = self
+                .ask(|reply| Request::CopyTables { filter, reply })
+                .await?;
+            let Some(live) = live else {
                 return Ok(None);
             };
             hold(live.memory_bytes())?;
@@ -325,23 +318,17 @@ impl Engine {
         self.inner.share.notify_one();
     }
 
-    /// Makes the writer serve a request between two commits, and waits for its response. If the queue is full, it first waits for space.
-    /// The next commit is smaller by `bytes`, which the request reads: clients that immediately ask again must not delay commits.
-    pub(super) async fn ask<T: Send + 'static>(
+    /// Sends a request to the writer, and waits for its response. If the queue is full, it first waits for space.
+    pub(super) async fn ask<T>(
         &self,
-        bytes: u64,
-        serve: impl FnOnce(&mut Writer, Reply<T>) + Send + 'static,
+        request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, SubmitError> {
-        let (reply, answer) = oneshot::channel();
-        let request = Box::new(move |writer: &mut Writer| {
-            serve(writer, reply);
-            bytes
-        });
+        let (reply, response) = oneshot::channel();
         self.requests
-            .send(request)
+            .send(request(reply))
             .await
             .map_err(|_| SubmitError::Draining)?;
-        answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+        response.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 
     pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
@@ -370,7 +357,12 @@ impl Engine {
                 .map(|store| store.figures())
                 .unwrap_or_default(),
             queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
-            uptime_seconds: self.inner.started.elapsed().as_secs(),
+            uptime_seconds: self
+                .inner
+                .clock
+                .monotonic()
+                .since(self.inner.started)
+                .as_secs(),
             ..noted
         }
     }

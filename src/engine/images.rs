@@ -2,14 +2,14 @@
 //! freezes this filter alone and copies it to a spool, in steps between commits. So an image never waits for other filters, and a slow
 //! client pins a file, not memory.
 
-use super::backup::{BackupDownload, Rest};
-use super::request::Reply;
-use super::writer::Writer;
+use super::backup::BackupDownload;
+use super::protocol::{Request, Rest};
+use super::request::{Reply, respond};
 use super::{Engine, SubmitError};
 use cuckood_log::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
 use cuckood_log::store::{Manifest, Spool, Store, StoreError};
 use cuckood_state::domain::{FilterHead, FilterId, ImageBody, ImageChunk, ImagePart, ImageSection};
-use cuckood_state::{Export, FrozenFilter, Section};
+use cuckood_state::{Export, FrozenFilter, Section, State};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl ImageRecords {
 }
 
 /// An image that is being copied to a spool, and its caller.
-pub(super) struct ImageCopy {
+struct ImageCopy {
     records: ImageRecords,
     spool: Spool,
     reply: Reply<Option<Rest>>,
@@ -160,85 +160,89 @@ fn find_unchanged(
     Ok(found.filter(|found| *found == now.export))
 }
 
-impl Writer {
-    /// Starts an image of a filter. Responds `None` if there is no such filter.
-    fn start_image(&mut self, filter: FilterId, reply: Reply<Option<Rest>>) {
+/// The image of a filter in the latest snapshot; `None` if the filter has changed since.
+fn stored_image(
+    store: &Store,
+    latest: &Manifest,
+    id: FilterId,
+    now: &FrozenFilter,
+) -> Result<Option<Rest>, StoreError> {
+    let Some(export) = find_unchanged(store, latest, id, now)? else {
+        return Ok(None);
+    };
+    let newest = store
+        .pin_newest()?
+        .filter(|newest| newest.generation == latest.generation);
+    let Some(snapshot) = newest else {
+        return Ok(None);
+    };
+    let mut records = ImageRecords::stored(store, snapshot, export)?;
+    Ok(Some(Rest::Stored(Box::new(move |store: &Store| {
+        records.next(store)
+    }))))
+}
+
+/// The images that are being copied. Their number is limited.
+#[derive(Default)]
+pub(super) struct ImageCopies(VecDeque<ImageCopy>);
+
+impl ImageCopies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Drops all: their callers learn that storage has failed.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Starts an image of a filter, from the latest snapshot if it has the filter as it is now. Responds `None` if there is no such filter.
+    pub(super) fn start(
+        &mut self,
+        filter: FilterId,
+        state: &mut State,
+        store: &Store,
+        latest: Option<&Manifest>,
+        reply: Reply<Option<Rest>>,
+    ) {
         // Callers who disconnect and ask again would pile up.
-        self.images.retain(|image| !image.reply.is_closed());
-        // A dropped reply reports that storage has failed.
-        if self.failed || reply.is_closed() {
+        self.0.retain(|image| !image.reply.is_closed());
+        if reply.is_closed() {
             return;
         }
-        let Some(frozen) = self.state.freeze_filter(filter) else {
-            return drop(reply.send(Ok(None)));
+        let Some(frozen) = state.freeze_filter(filter) else {
+            return respond(reply, Ok(None));
         };
-        match self.stored_image(filter, &frozen) {
-            Ok(Some(parts)) => drop(reply.send(Ok(Some(parts)))),
-            Ok(None) => match self.store.spool() {
-                Ok(spool) => {
-                    let records = ImageRecords::frozen(frozen);
-                    self.images.push_back(ImageCopy {
-                        records,
-                        spool,
-                        reply,
-                    });
-                }
-                Err(error) => drop(reply.send(Err(unstorable(&error)))),
-            },
-            Err(error) => drop(reply.send(Err(SubmitError::unreadable(error)))),
+        let stored = latest.map_or(Ok(None), |latest| {
+            stored_image(store, latest, filter, &frozen)
+        });
+        match stored {
+            Ok(Some(rest)) => return respond(reply, Ok(Some(rest))),
+            Ok(None) => {}
+            Err(error) => return respond(reply, Err(SubmitError::unreadable(error))),
+        }
+        match store.spool() {
+            Ok(spool) => self.0.push_back(ImageCopy {
+                records: ImageRecords::frozen(frozen),
+                spool,
+                reply,
+            }),
+            Err(error) => respond(reply, Err(unstorable(&error))),
         }
     }
 
-    /// The image of a filter in the newest snapshot; `None` if it has changed since.
-    fn stored_image(&self, id: FilterId, now: &FrozenFilter) -> Result<Option<Rest>, StoreError> {
-        let Some(latest) = &self.snapshotter.latest else {
-            return Ok(None);
-        };
-        let Some(export) = find_unchanged(&self.store, latest, id, now)? else {
-            return Ok(None);
-        };
-        let newest = self
-            .store
-            .pin_newest()?
-            .filter(|newest| newest.generation == latest.generation);
-        let Some(snapshot) = newest else {
-            return Ok(None);
-        };
-        let mut records = ImageRecords::stored(&self.store, snapshot, export)?;
-        Ok(Some(Rest::Stored(Box::new(move |store: &Store| {
-            records.next(store)
-        }))))
-    }
-
-    /// Continues the images that are being copied, one after the other, so that a small one does not wait for a large one. While changes
-    /// pin too much memory, all of them precede commits.
-    pub(super) fn continue_images(&mut self) {
-        if self.failed {
-            self.images.clear();
-        }
-        self.step_image();
-        while !self.images.is_empty()
-            && self.state.sizes().snapshot_bytes as usize
-                > self.inner.options.snapshots.pinned_bytes_max
-        {
-            self.step_image();
-        }
-    }
-
-    fn step_image(&mut self) {
-        let Some(mut image) = self.images.pop_front() else {
+    /// Continues the first image, then puts it last, so that a small one does not wait for a large one.
+    pub(super) fn step(&mut self, store: &Store) {
+        let Some(mut image) = self.0.pop_front() else {
             return;
         };
         if image.reply.is_closed() {
             return;
         }
-        match image.step(&self.store) {
-            Ok(false) => self.images.push_back(image),
-            Ok(true) => {
-                // The caller may be gone.
-                let _ = image.reply.send(Ok(Some(Rest::Spooled(image.spool))));
-            }
-            Err(error) => drop(image.reply.send(Err(unstorable(&error)))),
+        match image.step(store) {
+            Ok(false) => self.0.push_back(image),
+            Ok(true) => respond(image.reply, Ok(Some(Rest::Spooled(image.spool)))),
+            Err(error) => respond(image.reply, Err(unstorable(&error))),
         }
     }
 }
@@ -279,7 +283,7 @@ impl Engine {
             .map_err(|_| SubmitError::Overloaded)?;
         self.refuse_unless_ready()?;
         let parts = self
-            .ask(0, move |writer, reply| writer.start_image(filter, reply))
+            .ask(|reply| Request::StartImage { filter, reply })
             .await?;
         Ok(parts.map(|parts| BackupDownload::new(self, parts, place)))
     }

@@ -1,13 +1,14 @@
 //! The engine: one state, one journal and one writer, and everything that requests need of them.
 //!
 //! [`Engine::submit`] is the only way for requests to change anything. It resolves once the change is committed at the configured
-//! durability and applied, or its outcome is unknown. Reads go straight to the filters. Their tables have no lock; redemptions have one per coupon.
+//! durability and applied, or its outcome is unknown. Reads go straight to the filters. Their tables have no lock; redemptions have one per
+//! coupon.
 
 mod admission;
 pub mod applying;
 mod backup;
-mod chores;
 mod cluster;
+mod commits;
 pub mod event_log;
 mod event_reader;
 mod handle;
@@ -16,6 +17,7 @@ pub mod journal;
 mod metrics;
 mod offline;
 mod plan;
+mod protocol;
 pub mod recovery;
 mod refusals;
 mod request;
@@ -23,10 +25,11 @@ mod restore;
 mod snapshotter;
 mod start;
 mod timekeeping;
+mod upkeep;
 mod verify;
 mod writer;
 
-pub use backup::{ArchiveParts, BackupDownload, archive};
+pub use backup::{BackupDownload, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
@@ -38,6 +41,7 @@ pub use offline::{
 pub use plan::{
     Plan, REPLACEMENT_QUEUE_BYTES, creation, disk_bytes, image_part, plan, startup_seconds,
 };
+pub use protocol::ArchiveParts;
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
 pub use restore::restore;

@@ -8,9 +8,9 @@
 //! so the state and its hash are the same each time.
 
 use super::backup::{archive, read_parts};
+use super::journal::JournalOptions;
 use super::recovery::{RecoveryError, Result, recover};
 use super::restore::restore;
-use crate::engine::journal::JournalOptions;
 use cuckood_log::journal::{Journal, JournalError, LocalJournal, LocalOptions};
 use cuckood_log::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
 use cuckood_nats::{is_of_replicated_log, log_of};

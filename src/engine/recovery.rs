@@ -5,6 +5,7 @@ use super::applying;
 use super::event_log::EventLog;
 use super::request::{bell, wait};
 use super::snapshotter::RunningSnapshot;
+use crate::clock::MonotonicClock;
 use cuckood_filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use cuckood_log::journal::{Delivery, Journal, JournalError};
 use cuckood_log::store::{Manifest, Store, StoreError};
@@ -15,7 +16,7 @@ use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Entries replayed between two progress reports.
@@ -122,6 +123,19 @@ pub fn recover(
     journal: &mut dyn Journal,
     report: &mut ReportProgress<'_>,
 ) -> Result<Recovered> {
+    recover_by(&MonotonicClock::system(), store, journal, report)
+}
+
+/// Does the same by this clock. Without a service, the operating system's is enough.
+///
+/// # Errors
+/// Those of [`recover`].
+pub(super) fn recover_by(
+    clock: &MonotonicClock,
+    store: &Store,
+    journal: &mut dyn Journal,
+    report: &mut ReportProgress<'_>,
+) -> Result<Recovered> {
     let mut state = State::default();
     let mut manifest = None;
     let mut damaged = Vec::new();
@@ -143,7 +157,7 @@ pub fn recover(
         }
     }
     JournalError::check_version(state.applied(), state.format())?;
-    let began = Instant::now();
+    let began = clock.now();
     let events = EventLog::open(store, &state)?;
     let mut recovered = Recovered {
         state,
@@ -154,7 +168,7 @@ pub fn recover(
         replay_time: Duration::ZERO,
     };
     recovered
-        .replay(store, journal, report)
+        .replay(clock, store, journal, report)
         .map_err(|error| match (error, why) {
             // No snapshot is complete, and the log does not reach back to its first entry.
             (RecoveryError::Journal(JournalError::Damaged(_)), Some(why))
@@ -165,7 +179,7 @@ pub fn recover(
             (error, _) => error,
         })?;
     recovered.events.settle(store, &recovered.state)?;
-    recovered.replay_time = began.elapsed();
+    recovered.replay_time = clock.since(began);
     recovered
         .damaged
         .iter()
@@ -296,6 +310,7 @@ impl Recovered {
     /// Applies the log's entries after the state.
     fn replay(
         &mut self,
+        clock: &MonotonicClock,
         store: &Store,
         journal: &mut dyn Journal,
         report: &mut ReportProgress<'_>,
@@ -310,12 +325,14 @@ impl Recovered {
         let mut admission = Admission::new(u64::MAX, SPARE_BYTES);
         let waker = bell();
         loop {
-            let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
+            let now = clock.now();
+            let context = &mut Context::from_waker(&waker);
+            let committed = match journal.poll(state.applied(), now, context)? {
                 Poll::Ready(Delivery::Entries(committed)) => committed,
                 Poll::Ready(Delivery::Current) => break,
                 Poll::Ready(Delivery::Passed(_)) => continue,
                 Poll::Pending => {
-                    wait(journal.wake_at());
+                    wait(journal.wake_at(now), now);
                     continue;
                 }
             };
@@ -370,7 +387,7 @@ impl Recovered {
         let place = Vec::new();
         let mut running =
             RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
-        running.write(store, u64::MAX, Duration::MAX)?;
+        running.write(store, u64::MAX)?;
         running.finish(store)
     }
 }

@@ -95,10 +95,10 @@ impl Drop for PendingRedemption {
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::journal::JournalOptions;
     use super::*;
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
-    use crate::engine::journal::JournalOptions;
     use crate::engine::{Engine, EngineOptions, EngineStatus, SubmitError, creation};
     use cuckood_filter::{Growth, Mode};
     use cuckood_log::journal::OpenJournal;
@@ -259,16 +259,17 @@ mod tests {
         fn poll(
             &mut self,
             after: Seq,
+            now: Instant,
             context: &mut Context<'_>,
         ) -> Poll<Result<Delivery, JournalError>> {
             if self.1.is_on.load(Ordering::SeqCst) {
                 Poll::Pending
             } else {
-                self.0.poll(after, context)
+                self.0.poll(after, now, context)
             }
         }
-        fn wake_at(&self) -> Option<Instant> {
-            self.0.wake_at()
+        fn wake_at(&self, now: Instant) -> Option<Instant> {
+            self.0.wake_at(now)
         }
         fn barrier(&mut self, barrier: Ticket) {
             self.0.barrier(barrier);

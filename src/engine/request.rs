@@ -69,6 +69,11 @@ impl SubmitError {
 /// The writer's response. If it is dropped, the caller gets an unknown outcome: [`SubmitError::StorageFailed`].
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 
+/// Sends a response. The caller may be gone.
+pub(super) fn respond<T>(reply: Reply<T>, response: Result<T, SubmitError>) {
+    let _ = reply.send(response);
+}
+
 /// A caller that waits for the outcome of its command.
 pub(super) struct Waiter {
     /// `None` once the caller has waited too long.
@@ -128,10 +133,11 @@ pub(super) fn bell() -> Waker {
     Arc::new(Bell(thread::current())).into()
 }
 
-/// Waits for the thread's bell, or until `until`. May end sooner, so callers look for news again.
-pub(super) fn wait(until: Option<Instant>) {
+/// Waits for the thread's bell, or until `until`; it is `now`. May end sooner, so callers look for news again.
+pub(super) fn wait(until: Option<Instant>, now: Instant) {
     match until {
-        Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        Some(until) if until <= now => {}
+        Some(until) => thread::park_timeout(until - now),
         None => thread::park(),
     }
 }

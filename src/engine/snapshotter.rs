@@ -5,6 +5,7 @@
 //! command arrives the snapshot continues unpaid, but leaves half of that time to readers.
 
 use super::event_log::EventLog;
+use crate::clock::MonotonicClock;
 use cuckood_log::journal::{Journal, Result};
 use cuckood_log::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
 use cuckood_state::domain::{Seq, Timestamp};
@@ -53,10 +54,13 @@ pub struct SnapshotReport {
 /// Takes snapshots of the state, and prunes the log up to them.
 pub(super) struct Snapshotter {
     store: Arc<Store>,
+    clock: MonotonicClock,
     options: SnapshotOptions,
     /// The newest snapshot.
     pub(super) latest: Option<Manifest>,
     running: Option<RunningSnapshot>,
+    /// When the running one began.
+    began: Instant,
     log_bytes: u64,
     /// Bytes of log that the running snapshot covers.
     covered_bytes: u64,
@@ -103,15 +107,19 @@ impl Snapshotter {
     /// will be removed.
     pub(super) fn new(
         store: Arc<Store>,
+        clock: MonotonicClock,
         options: SnapshotOptions,
         latest: Option<Manifest>,
         log_bytes: u64,
     ) -> Self {
+        let began = clock.now();
         Self {
             store,
+            clock,
             options,
             latest,
             running: None,
+            began,
             log_bytes,
             covered_bytes: 0,
             is_out_of_space: false,
@@ -176,6 +184,7 @@ impl Snapshotter {
             place,
             now,
         )?);
+        self.began = self.clock.now();
         self.covered_bytes = self.log_bytes;
         self.balance = 0;
         Ok(())
@@ -193,7 +202,7 @@ impl Snapshotter {
         }
         // With ten thousand filters, this takes a separate step.
         let bytes_written = running.bytes_written;
-        let duration = running.began.elapsed();
+        let duration = self.clock.since(self.began);
         let finished = running.finish(&self.store);
         if matches!(finished, Err(StoreError::TooLong(_))) {
             // The next attempt is due after as much log.
@@ -229,11 +238,19 @@ impl Snapshotter {
             .saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.clamp(least, STEP_BYTES_MAX);
-        self.balance = budget as i64 - running.write(&self.store, budget, STEP_TIME_MAX)? as i64;
+        let written = self.write_step(running, budget)?;
+        self.balance = budget as i64 - written as i64;
         while !running.is_complete() && pinned() > pinned_max {
-            running.write(&self.store, STEP_BYTES_MAX, STEP_TIME_MAX)?;
+            self.write_step(running, STEP_BYTES_MAX)?;
         }
         Ok(())
+    }
+
+    /// Writes chunks within [`STEP_TIME_MAX`]. Returns the number of bytes written.
+    fn write_step(&self, running: &mut RunningSnapshot, budget: u64) -> Result<u64, StoreError> {
+        let until = self.clock.now() + STEP_TIME_MAX;
+        let is_over = || self.clock.now() >= until;
+        running.write_until(&self.store, budget, &is_over)
     }
 
     /// Removes some superfluous data: the log first, then earlier snapshots. While commands arrive, only the amount they have paid for.
@@ -285,7 +302,6 @@ pub struct RunningSnapshot {
     /// The sections that must be written.
     fresh: VecDeque<Section>,
     bytes_written: u64,
-    began: Instant,
 }
 
 impl RunningSnapshot {
@@ -309,14 +325,12 @@ impl RunningSnapshot {
         writer.place = place;
         let image = state.begin_snapshot();
         let fresh = reuse(&mut writer, image.sections, latest);
-        let began = Instant::now();
         Ok(Self {
             writer,
             head: image.head,
             taken_at: now,
             fresh,
             bytes_written: 0,
-            began,
         })
     }
 
@@ -325,17 +339,25 @@ impl RunningSnapshot {
         self.fresh.is_empty()
     }
 
-    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is complete. Returns the number of bytes
-    /// written.
+    /// Writes chunks, at least one, until `budget` bytes are spent or the snapshot is complete. Returns the number of bytes written.
     ///
     /// # Errors
     /// Those of [`SnapshotWriter::put_chunk`].
-    pub fn write(&mut self, store: &Store, budget: u64, time: Duration) -> Result<u64, StoreError> {
+    pub fn write(&mut self, store: &Store, budget: u64) -> Result<u64, StoreError> {
+        self.write_until(store, budget, &|| false)
+    }
+
+    /// Does the same, and stops after a chunk once the time is over.
+    fn write_until(
+        &mut self,
+        store: &Store,
+        budget: u64,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<u64, StoreError> {
         let mut chunk = Vec::new();
         let mut written = 0;
-        let began = Instant::now();
         while written < budget
-            && (written == 0 || began.elapsed() < time)
+            && (written == 0 || !is_over())
             && let Some(section) = self.fresh.front_mut()
         {
             if section.next_chunk(&mut chunk) {
@@ -479,7 +501,13 @@ mod tests {
         const LOGGED: u64 = 12 << 10;
         let mut state = state(Mode::Compact, Growth::Fixed);
         let dir = tempfile::tempdir().unwrap();
-        let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
+        let mut snapshotter = Snapshotter::new(
+            store_in(&dir),
+            MonotonicClock::system(),
+            SnapshotOptions::default(),
+            None,
+            0,
+        );
         begin(&mut snapshotter, &mut state);
         let mut paid = 0;
         let report = loop {
@@ -502,13 +530,19 @@ mod tests {
     fn step_without_time_writes_one_chunk() {
         let mut state = state(Mode::Compact, Growth::Fixed);
         let dir = tempfile::tempdir().unwrap();
-        let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
+        let mut snapshotter = Snapshotter::new(
+            store_in(&dir),
+            MonotonicClock::system(),
+            SnapshotOptions::default(),
+            None,
+            0,
+        );
         begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
         let mut sizes = Vec::new();
         while !running.is_complete() {
             running
-                .write(&snapshotter.store, STEP_BYTES_MAX, Duration::ZERO)
+                .write_until(&snapshotter.store, STEP_BYTES_MAX, &|| true)
                 .unwrap();
             sizes.push(running.bytes_written);
         }
@@ -530,7 +564,8 @@ mod tests {
             log_bytes_max: 1_000,
             ..SnapshotOptions::default()
         };
-        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
+        let mut snapshotter =
+            Snapshotter::new(store_in(&dir), MonotonicClock::system(), options, None, 0);
         snapshotter.leftovers = Leftovers::Gone;
         snapshotter.note_logged(1_000, &state);
         assert!(snapshotter.is_due(&state));
@@ -565,7 +600,8 @@ mod tests {
             pinned_bytes_max: PINNED_BYTES_MAX,
             ..SnapshotOptions::default()
         };
-        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
+        let mut snapshotter =
+            Snapshotter::new(store_in(&dir), MonotonicClock::system(), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let mut item = FIRST;
         let mut most = 0;
@@ -618,7 +654,8 @@ mod tests {
             pinned_bytes_max: PINNED_BYTES_MAX,
             ..SnapshotOptions::default()
         };
-        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
+        let mut snapshotter =
+            Snapshotter::new(store_in(&dir), MonotonicClock::system(), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let mut most = 0;
         for item in item..item + 1_000 {
@@ -643,7 +680,13 @@ mod tests {
     fn unchanged_tables_are_rewritten_occasionally() {
         let mut state = state(Mode::Compact, Growth::Fixed);
         let dir = tempfile::tempdir().unwrap();
-        let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
+        let mut snapshotter = Snapshotter::new(
+            store_in(&dir),
+            MonotonicClock::system(),
+            SnapshotOptions::default(),
+            None,
+            0,
+        );
         let mut written = Vec::new();
         for generation in 1..=40 {
             begin(&mut snapshotter, &mut state);
@@ -681,7 +724,13 @@ mod tests {
         abandon(2);
         abandon(3);
         // The newest snapshot counts as unfinished until the store is opened again.
-        let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
+        let mut snapshotter = Snapshotter::new(
+            store.clone(),
+            MonotonicClock::system(),
+            SnapshotOptions::default(),
+            None,
+            0,
+        );
         let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
         let mut left_after = |logged, quiet| {
             snapshotter.note_logged(logged, &State::default());

@@ -4,19 +4,19 @@
 use super::admission::Admission;
 use super::applying::Unappliable;
 use super::backup::{DOWNLOADS_MAX, note_backup};
-use super::chores::ENABLE_PAUSE;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
-use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover};
+use super::journal::JournalOptions;
+use super::protocol::{Inbox, Request};
+use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover_by};
 use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::writer::{Request, Writer};
+use super::writer::{Commits, Upkeep, Writer};
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
-use crate::engine::journal::JournalOptions;
 use arc_swap::ArcSwapOption;
 use cuckood_log::journal::{Journal, JournalError};
 use cuckood_log::store::archive::BackupPiece;
@@ -29,15 +29,13 @@ use cuckood_state::domain::{
 use cuckood_state::{RestoreStateError, State, enabled_in};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::VecDeque;
-use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 /// Bytes of log that a replayed entry is reckoned to take.
@@ -85,13 +83,32 @@ impl Engine {
     /// Starts an engine over a data directory. Returns immediately; [`Engine::recovered`] waits for recovery.
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
+        let engine = Engine::with_queue(options, clock, requests);
+        let weak = engine.downgrade();
+        let spawned = thread::Builder::new()
+            .name("writer".into())
+            .spawn(move || serve(&weak, inbox));
+        if let Err(error) = spawned {
+            let why = format!("the writer's thread can't be started: {error}");
+            engine.inner.proceed(EngineStatus::Failed(why));
+        }
+        engine
+    }
+
+    /// An engine whose requests are sent to this queue. It has no writer yet.
+    pub(super) fn with_queue(
+        options: EngineOptions,
+        clock: Clock,
+        requests: mpsc::Sender<Request>,
+    ) -> Engine {
         let permits =
             usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
         let beginning = Progress::of("opening", 0, None);
+        let started = clock.monotonic().now();
         let inner = Arc::new(Inner {
             clock,
             metrics: EngineMetrics::default(),
-            started: Instant::now(),
+            started,
             view: OnceLock::new(),
             store: ArcSwapOption::empty(),
             status: watch::Sender::new(EngineStatus::Recovering(beginning)),
@@ -111,16 +128,7 @@ impl Engine {
             images: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             options,
         });
-        let engine = Engine { inner, requests };
-        let weak = engine.downgrade();
-        let spawned = thread::Builder::new()
-            .name("writer".into())
-            .spawn(move || serve(&weak, inbox));
-        if let Err(error) = spawned {
-            let why = format!("the writer's thread can't be started: {error}");
-            engine.inner.proceed(EngineStatus::Failed(why));
-        }
-        engine
+        Engine { inner, requests }
     }
 
     /// Its options.
@@ -133,7 +141,7 @@ impl Engine {
         // Commands that arrive from here on are rejected with `Draining`.
         self.inner.proceed(EngineStatus::Draining);
         // An error means that the writer has already ended.
-        let _ = self.ask(0, |writer, done| writer.ending.push(done)).await;
+        let _ = self.ask(Request::End).await;
     }
 }
 
@@ -153,7 +161,7 @@ impl Inner {
 }
 
 /// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
-fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
+fn serve(engine: &WeakEngine, inbox: Inbox) {
     let inner = &engine.inner;
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -197,9 +205,10 @@ fn panic_reason(
     }
 }
 
-fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
+pub(super) fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let options = &inner.options;
-    let began = Instant::now();
+    let clock = inner.clock.monotonic();
+    let began = clock.now();
     let mut report = report_progress(inner);
     let mut is_filled =
         options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
@@ -222,7 +231,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let _ = journal
         .replication()
         .map(|replication| inner.replication.set(replication));
-    let recovered = recover(&store, &mut *journal, &mut report)?;
+    let recovered = recover_by(clock, &store, &mut *journal, &mut report)?;
     let logged = recovered.state.now();
     let mut time = Timekeeper::new(inner, &store, &recovered);
     // If the clock can't be trusted, no time passes: entries of the startup are logged at the time of the last entry.
@@ -242,49 +251,34 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             logged => logged?,
         }
     }
-    let now = inner.clock.reading().wall;
+    let wall = inner.clock.reading().wall;
     match store.backup_at() {
         // A clock that was ahead would silence the alert about old backups.
-        Some(at) => inner.figures.lock().backup_at = Some(at.min(now)),
-        None => note_backup(inner, &store, now),
+        Some(at) => inner.figures.lock().backup_at = Some(at.min(wall)),
+        None => note_backup(inner, &store, wall),
     }
-    note_recovered(inner, &recovered, is_filled, began.elapsed());
+    note_recovered(inner, &recovered, is_filled, clock.since(began));
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     let log_bytes = recovered.replayed * ENTRY_BYTES;
     let mut events = recovered.events;
     let snapshotter = Snapshotter::new(
         store.clone(),
+        clock.clone(),
         options.snapshots.clone(),
         recovered.manifest,
         log_bytes,
     );
     events.room_bytes = options.events_room_bytes;
+    let admission = Admission::new(options.memory_max_bytes, SPARE_BYTES);
     let mut writer = Writer {
         inner: inner.clone(),
         state: recovered.state,
         events,
-        journal,
         store,
-        snapshotter,
         time,
-        admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
-        pending: VecDeque::new(),
-        proposed,
-        barriers: VecDeque::new(),
-        is_partly_applied: false,
-        waker,
-        snapshot_requests: Vec::new(),
-        images: VecDeque::new(),
-        turns: RandomState::new(),
-        is_freeing_blocked: false,
-        advance: None,
-        advance_after: Instant::now(),
-        enable_at: options
-            .cluster
-            .configure
-            .then(|| Instant::now() + ENABLE_PAUSE),
-        is_disk_short: false,
+        commits: Commits::new(journal, waker, admission, proposed),
+        upkeep: Upkeep::new(snapshotter, clock.now(), options.cluster.configure),
         failed: false,
         ending: Vec::new(),
     };
@@ -319,13 +313,16 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
 
 /// Reports progress of recovery: in the log at intervals, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
-    let mut last: Option<(&str, Instant)> = None;
+    let mut last_phase = "";
+    let mut last_at = inner.started;
     move |progress| {
         let Progress {
             phase, done, total, ..
         } = progress;
-        if last.is_none_or(|(reported, at)| reported != phase || at.elapsed() >= REPORT_PAUSE) {
-            last = Some((phase, Instant::now()));
+        let now = inner.instant();
+        if phase != last_phase || now >= last_at + REPORT_PAUSE {
+            last_phase = phase;
+            last_at = now;
             tracing::info!(phase, done, total, "recovering");
         }
         inner.proceed(EngineStatus::Recovering(progress));
@@ -413,7 +410,7 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
     let Some(shared) = journal.shared_snapshots()? else {
         return Ok(false);
     };
-    let until = Instant::now() + shared.options.connect_timeout;
+    let until = inner.instant() + shared.options.connect_timeout;
     let mut is_late = false;
     let is_filled = loop {
         let error = match fill_once(inner, &shared, report) {
@@ -421,7 +418,7 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
             Err(error) if error.is_newer() => return Err(error),
             Err(error) => error,
         };
-        if Instant::now() >= until {
+        if inner.instant() >= until {
             if shared.is_log_whole().unwrap_or(false) {
                 tracing::warn!(%error, "reading the log from its first entry on");
                 break false;

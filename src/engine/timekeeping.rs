@@ -14,6 +14,16 @@ use std::time::{Duration, Instant};
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 impl Inner {
+    /// Reads the clock of durations and deadlines.
+    pub(super) fn instant(&self) -> Instant {
+        self.clock.monotonic().now()
+    }
+
+    /// Returns the time that has passed since `start`, in seconds.
+    pub(super) fn seconds_since(&self, start: Instant) -> f64 {
+        self.clock.monotonic().since(start).as_secs_f64()
+    }
+
     /// The time for the next entry, by a clock that is compared with that of a log that several nodes share, if there is one.
     ///
     /// # Errors
@@ -28,7 +38,10 @@ impl Inner {
         match replication.get().map(|known| known.lock().log_time) {
             Some(None) => clock.compare_with_unknown(),
             Some(Some(LogTime { log, sent, seen })) => {
-                clock.compare(log, sent.elapsed(), seen.elapsed())
+                let now = clock.monotonic().now();
+                let longest_ago = now.saturating_duration_since(sent);
+                let shortest_ago = now.saturating_duration_since(seen);
+                clock.compare(log, longest_ago, shortest_ago)
             }
             None => {}
         }
@@ -74,15 +87,14 @@ impl Timekeeper {
             });
             inner.clock.resume(saved.reading, saved.same_boot);
         }
-        let inner = inner.clone();
-        let store = store.clone();
+        let now = inner.instant();
         let mut keeper = Self {
-            inner,
-            store,
+            inner: inner.clone(),
+            store: store.clone(),
             reported: None,
-            save_at: Instant::now(),
+            save_at: now,
         };
-        keeper.save(logged);
+        keeper.save(logged, now);
         keeper
     }
 
@@ -131,10 +143,10 @@ impl Timekeeper {
     }
 
     /// Saves the clocks' readings if they can be trusted.
-    pub(super) fn save(&mut self, last_logged: Timestamp) {
+    pub(super) fn save(&mut self, last_logged: Timestamp, now: Instant) {
         if self.stamp(last_logged).is_ok() {
             self.store.save_clock(self.inner.clock.reading());
         }
-        self.save_at = Instant::now() + SAVE_EVERY;
+        self.save_at = now + SAVE_EVERY;
     }
 }

@@ -3,6 +3,7 @@
 use super::applying::catch;
 use super::offline::local_log;
 use super::recovery::{RecoveryError, Result, load, recover};
+use crate::clock::MonotonicClock;
 use cuckood_log::journal::{Delivery, Journal, JournalError};
 use cuckood_log::store::{Findings, Store, StoreError, check_snapshots};
 use cuckood_state::State;
@@ -61,8 +62,9 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
     let first = journal.first_available();
     let last = journal.last();
     let mut at = Seq(first.0.saturating_sub(1));
+    let now = MonotonicClock::system().now();
     let mut context = Context::from_waker(Waker::noop());
-    while let Poll::Ready(delivery) = journal.poll(at, &mut context) {
+    while let Poll::Ready(delivery) = journal.poll(at, now, &mut context) {
         if let Delivery::Entries(entries) = delivery? {
             at = entries.last().map_or(at, |committed| committed.entry.seq);
         }

@@ -34,8 +34,11 @@ impl Node {
     /// Returns the next delivery, if there is one.
     pub fn poll_once(&mut self) -> Poll<Result<Delivery, JournalError>> {
         let last = self.journal().last();
-        self.journal()
-            .poll(last, &mut Context::from_waker(Waker::noop()))
+        self.journal().poll(
+            last,
+            Instant::now(),
+            &mut Context::from_waker(Waker::noop()),
+        )
     }
 
     fn is_diverged(&mut self) -> bool {

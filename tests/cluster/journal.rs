@@ -95,7 +95,11 @@ impl Node {
         let mut passed = None;
         loop {
             let after = self.journal().last();
-            match self.journal().poll(after, &mut context).map(Result::unwrap) {
+            match self
+                .journal()
+                .poll(after, Instant::now(), &mut context)
+                .map(Result::unwrap)
+            {
                 Poll::Ready(Delivery::Passed(barrier)) => passed = Some(barrier),
                 Poll::Ready(Delivery::Entries(more)) => entries.extend(more),
                 Poll::Ready(Delivery::Current) => {}
@@ -340,9 +344,11 @@ fn busy_writer_is_no_evidence_of_silence() {
         .propose(Ticket(1), vec![proposal(1, 1)])
         .unwrap();
     let last = node.journal().last();
-    let _ = node
-        .journal()
-        .poll(last, &mut Context::from_waker(Waker::noop()));
+    let _ = node.journal().poll(
+        last,
+        Instant::now(),
+        &mut Context::from_waker(Waker::noop()),
+    );
     other.polled(1).unwrap();
     let began = Instant::now();
     while began.elapsed() < SERVER_REPLACED_LATE {
@@ -448,10 +454,11 @@ fn duplicate_node_name_is_detected() {
     let ended = wait_for(|| {
         for node in [&mut first, &mut second] {
             let last = node.journal().last();
-            match node
-                .journal()
-                .poll(last, &mut Context::from_waker(Waker::noop()))
-            {
+            match node.journal().poll(
+                last,
+                Instant::now(),
+                &mut Context::from_waker(Waker::noop()),
+            ) {
                 Poll::Ready(Err(error)) => return Some(error.to_string()),
                 Poll::Ready(Ok(_)) | Poll::Pending => {}
             }

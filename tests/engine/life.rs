@@ -8,7 +8,6 @@ use cuckood_log::store::{Manifest, Store};
 use cuckood_state::State;
 use cuckood_state::domain::{Applied, Command, Entry, KeyName, Proposal, Seq, Timestamp};
 use std::sync::Arc;
-use std::time::Duration;
 
 pub struct Life {
     pub store: Arc<Store>,
@@ -32,7 +31,7 @@ pub fn take_snapshot(
     let latest = store.pin_newest().unwrap();
     let mut running =
         RunningSnapshot::begin(store, state, events, latest.as_deref(), Vec::new(), now).unwrap();
-    running.write(store, u64::MAX, Duration::MAX).unwrap();
+    running.write(store, u64::MAX).unwrap();
     running.finish(store).unwrap()
 }
 
@@ -97,7 +96,7 @@ impl Life {
         let Some(mut running) = self.running.take() else {
             return false;
         };
-        running.write(&self.store, budget, Duration::MAX).unwrap();
+        running.write(&self.store, budget).unwrap();
         let is_complete = running.is_complete();
         if is_complete {
             self.latest = Some(running.finish(&self.store).unwrap());

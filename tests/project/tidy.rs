@@ -521,8 +521,29 @@ fn operations_and_paths_are_written_out() {
     assert_none(offences);
 }
 
+/// The engine and the journal take time from their callers and from the engine's clock, so that a simulation can decide it. One line reads
+/// the clock of the runtime whose tasks hold the connection to the replicated log.
+#[test]
+fn engine_and_journal_read_no_clock() {
+    let allowed = "tokio::time::Instant::now().into_std()";
+    let mut offences = Vec::new();
+    let mut reads_of_runtime = 0;
+    for source in ["src/engine", "src/journal"].into_iter().flat_map(sources) {
+        let code = source.code();
+        reads_of_runtime += code.matches(allowed).count();
+        let code = code.replace(allowed, "");
+        for read in ["Instant::now", "SystemTime::now", ".elapsed()"] {
+            if code.contains(read) {
+                offences.push(format!("{}: {read}", source.path.display()));
+            }
+        }
+    }
+    assert_none(offences);
+    assert_eq!(reads_of_runtime, 1);
+}
+
 /// Files of these folders that import each other can't be read one after the other.
-const ACYCLIC: &[&str] = &[STATE, "src/http/response"];
+const ACYCLIC: &[&str] = &[STATE, "src/engine", "src/http/response"];
 
 #[test]
 fn files_import_no_importer_of_theirs() {

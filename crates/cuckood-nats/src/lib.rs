@@ -32,7 +32,7 @@ use cuckood_state::domain::{Proposal, Seq};
 use cuckood_state::frame::FrameError;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use link::Link;
+use link::{Link, now_in_runtime};
 use message::Body;
 use order::StreamPlace;
 use outbox::{DeliveryAttempt, Outbox};
@@ -146,7 +146,7 @@ impl NatsJournal {
             peers: Peers::new(options.open_time),
             passed: None,
             is_current: false,
-            moved_at: Instant::now(),
+            moved_at: now_in_runtime(),
             silent_since: None,
             changes: 0,
             end_at_start: 0,
@@ -160,7 +160,7 @@ impl NatsJournal {
     }
 
     /// Starts to follow the log after a position, unless it already does.
-    fn start(&mut self, after: Seq) -> Result<()> {
+    fn start(&mut self, after: Seq, now: Instant) -> Result<()> {
         let Some(sender) = self.sender.take() else {
             return Ok(());
         };
@@ -172,15 +172,19 @@ impl NatsJournal {
             .spawn(StreamReader::new(self.link.clone(), &place, sender).run());
         self.runtime.spawn(count_elections(self.link.clone()));
         self.outbox.begin(place.stream);
-        (self.place, self.moved_at) = (place, Instant::now());
+        (self.place, self.moved_at) = (place, now);
         self.end_at_start = self.link.status.lock().known_end;
         Ok(())
     }
 
-    fn next(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>> {
-        self.start(after)?;
+    fn next(
+        &mut self,
+        after: Seq,
+        mut now: Instant,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delivery>> {
+        self.start(after, now)?;
         loop {
-            let now = Instant::now();
             self.note_applied(now);
             self.publish(now, context);
             if let Some(barrier) = self.passed.take() {
@@ -202,6 +206,8 @@ impl NatsJournal {
             if let Some(delivery) = delivery {
                 return Poll::Ready(Ok(delivery));
             }
+            // Messages without entries may be many, and servers must not be judged by the time before them.
+            now = now.max(now_in_runtime());
         }
     }
 
@@ -249,8 +255,8 @@ impl NatsJournal {
     }
 
     fn take_ack(&mut self, attempt: DeliveryAttempt, ack: Result<PublishAck, PublishError>) {
-        // Not earlier: the log's clock has shown its time before now.
-        let now = Instant::now();
+        // Not that of the poll, which was earlier: the log's clock has shown its time before now.
+        let now = now_in_runtime();
         match ack {
             Ok(ack) => {
                 self.outbox.acked(attempt, ack.sequence, now);
@@ -459,14 +465,18 @@ impl Journal for NatsJournal {
         self.outbox.push(first, &batch)
     }
 
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>> {
+    fn poll(
+        &mut self,
+        after: Seq,
+        now: Instant,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delivery>> {
         let runtime = self.runtime.handle().clone();
         let _entered = runtime.enter();
-        self.next(after, context)
+        self.next(after, now, context)
     }
 
-    fn wake_at(&self) -> Option<Instant> {
-        let now = Instant::now();
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
         let is_busy = self.outbox.has_work() || !self.link.is_connected();
         let due = if is_busy {
             now + POLL_PAUSE

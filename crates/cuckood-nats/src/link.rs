@@ -45,6 +45,12 @@ const CLUSTER_KEY: &str = "cuckood-cluster";
 
 const NOT_OURS: &str = "its metadata has no identity of a log: it was not made by this service";
 
+/// Returns the monotonic time of the connection's tasks: that of their runtime, which their timeouts and pauses follow, too. So a test that
+/// stops the runtime's clock stops all of them. The writer's thread has the same clock, or a simulated log.
+pub(super) fn now_in_runtime() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// The connection to the log.
 pub(super) struct Link {
     pub(super) options: NatsOptions,
@@ -194,7 +200,7 @@ pub(super) async fn with_retries<T>(
     options: &NatsOptions,
     attempt: impl AsyncFn() -> Result<T>,
 ) -> Result<T> {
-    let until = Instant::now() + options.connect_timeout;
+    let until = now_in_runtime() + options.connect_timeout;
     let mut logged = String::new();
     loop {
         let error = match attempt().await {
@@ -202,7 +208,7 @@ pub(super) async fn with_retries<T>(
             Err(error) => error,
         };
         let why = error.to_string();
-        if !matches!(error, JournalError::Failed(_)) || Instant::now() >= until {
+        if !matches!(error, JournalError::Failed(_)) || now_in_runtime() >= until {
             let stream = &options.stream;
             let servers = options.servers.join(", ");
             let what = format!("the stream {stream} on {servers} can't be used: {why}");
@@ -226,9 +232,9 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
     let client = connect(options, &status).await?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
     let (stream, log) = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
-    let began = Instant::now();
+    let began = now_in_runtime();
     let info = stream.get_info().await.map_err(retry)?;
-    let round_trip = began.elapsed();
+    let round_trip = now_in_runtime().saturating_duration_since(began);
     if info.config.subjects == [beginning(options)] {
         return Err(retry(
             "a restore is beginning this log; if it broke off, remove the stream and repeat it",
@@ -326,7 +332,7 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
-            if note_event(&mut watched.lock(), &event, Instant::now()) {
+            if note_event(&mut watched.lock(), &event, now_in_runtime()) {
                 tracing::info!(%event, "connection to the replicated log");
             }
             async {}

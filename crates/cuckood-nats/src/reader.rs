@@ -1,7 +1,7 @@
 //! Reads the stream's messages in order, from a number on. It verifies every response of the servers. A message must be the next one, and a
 //! repeated one is skipped. After a gap, an error or a silence the reader reopens everything, after the last message that it delivered.
 
-use super::link::{Link, find_stream, retry};
+use super::link::{Link, find_stream, now_in_runtime, retry};
 use super::message::{self, Message};
 use super::order::StreamPlace;
 use async_nats::jetstream;
@@ -237,8 +237,9 @@ impl StreamReader {
 
     /// The log seems to have lost messages. That is final if it persists.
     fn lost(&mut self, why: String) -> JournalError {
-        let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < LOST_TIMEOUT {
+        let now = now_in_runtime();
+        let since = *self.lost_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < LOST_TIMEOUT {
             JournalError::Failed(why)
         } else {
             JournalError::Damaged(why)
@@ -264,7 +265,7 @@ fn decode(received: jetstream::Message, has_own: bool) -> News {
         checksum,
         message,
         at: Timestamp(milliseconds),
-        read_at: Instant::now(),
+        read_at: now_in_runtime(),
     })
 }
 

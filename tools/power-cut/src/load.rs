@@ -109,7 +109,7 @@ pub fn run(dir: &Path, durability: Durability, log: Log) -> Result<(), Box<dyn E
             RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), now)?;
         while !running.is_complete() {
             load.commit()?;
-            running.write(&store, STEP_BYTES, Duration::MAX)?;
+            running.write(&store, STEP_BYTES)?;
         }
         latest = Some(running.finish(&store)?);
         load.remove_leftovers()?;

@@ -195,15 +195,21 @@ pub trait Journal: Send {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()>;
 
     /// Returns the entries after `after`, the last applied one: first those already in the log, then newly committed ones. Otherwise it is
-    /// pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest.
+    /// pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest. `now` is the
+    /// caller's monotonic time: a journal has no other clock for its deadlines.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are missing or damaged;
     /// [`JournalError::Newer`] if they are of a version that this build does not understand.
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>>;
+    fn poll(
+        &mut self,
+        after: Seq,
+        now: Instant,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delivery>>;
 
     /// When the journal has internal work, such as flushing writes that were acknowledged immediately.
-    fn wake_at(&self) -> Option<Instant>;
+    fn wake_at(&self, now: Instant) -> Option<Instant>;
 
     /// Requests a point in the log after everything that any node has acknowledged: [`Delivery::Passed`]. Barriers have ascending tickets.
     fn barrier(&mut self, barrier: Ticket);

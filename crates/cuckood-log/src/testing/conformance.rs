@@ -4,6 +4,7 @@ use super::stores::{Positioned, append, entries, proposal};
 use crate::journal::{Delivery, JournalError, Ticket};
 use cuckood_state::domain::{Entry, Seq};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// A check with its name. It wants a journal whose log is empty.
 type Check = (&'static str, fn(&mut dyn Positioned));
@@ -65,20 +66,32 @@ fn hands_back_what_it_was_given_in_order(journal: &mut dyn Positioned) {
 fn delivers_the_end_of_the_log_then_barriers(journal: &mut dyn Positioned) {
     let mut context = Context::from_waker(Waker::noop());
     assert_eq!(
-        journal.poll(Seq(0), &mut context).map(Result::unwrap),
+        journal
+            .poll(Seq(0), Instant::now(), &mut context)
+            .map(Result::unwrap),
         Poll::Ready(Delivery::Current)
     );
-    assert!(journal.poll(Seq(0), &mut context).is_pending());
+    assert!(
+        journal
+            .poll(Seq(0), Instant::now(), &mut context)
+            .is_pending()
+    );
     append(journal, vec![proposal(1, 1), proposal(2, 1)]).unwrap();
     journal.barrier(Ticket(1));
     journal.barrier(Ticket(2));
-    let passed = journal.poll(Seq(2), &mut context).map(Result::unwrap);
+    let passed = journal
+        .poll(Seq(2), Instant::now(), &mut context)
+        .map(Result::unwrap);
     assert_eq!(
         passed,
         Poll::Ready(Delivery::Passed(Ticket(2))),
         "one barrier passes all before it"
     );
-    assert!(journal.poll(Seq(2), &mut context).is_pending());
+    assert!(
+        journal
+            .poll(Seq(2), Instant::now(), &mut context)
+            .is_pending()
+    );
 }
 
 fn refuses_to_read_what_was_pruned_or_never_written(journal: &mut dyn Positioned) {
@@ -130,7 +143,8 @@ fn reading_continues_while_the_log_is_pruned(journal: &mut dyn Positioned) {
     let mut next = 0;
     let mut context = Context::from_waker(Waker::noop());
     while next < 120 {
-        let Poll::Ready(Ok(Delivery::Entries(committed))) = journal.poll(Seq(next), &mut context)
+        let Poll::Ready(Ok(Delivery::Entries(committed))) =
+            journal.poll(Seq(next), Instant::now(), &mut context)
         else {
             panic!("no entries after {next}")
         };

@@ -160,6 +160,7 @@ impl Journal for MemoryJournal {
     fn poll(
         &mut self,
         after: Seq,
+        _now: Instant,
         context: &mut Context<'_>,
     ) -> Poll<Result<Delivery, JournalError>> {
         let mut shared = self.log.shared.lock();
@@ -192,7 +193,7 @@ impl Journal for MemoryJournal {
         Poll::Pending
     }
 
-    fn wake_at(&self) -> Option<Instant> {
+    fn wake_at(&self, _now: Instant) -> Option<Instant> {
         None
     }
 

@@ -83,8 +83,9 @@ impl Positioned for LocalJournal {
 
 /// Waits until the journal has news or is due to be polled.
 fn park<J: Journal + ?Sized>(journal: &J, until: Instant) {
-    let until = journal.wake_at().map_or(until, |at| at.min(until));
-    thread::park_timeout(until.saturating_duration_since(Instant::now()));
+    let now = Instant::now();
+    let until = journal.wake_at(now).map_or(until, |at| at.min(until));
+    thread::park_timeout(until.saturating_duration_since(now));
 }
 
 /// Polls until this many entries after `last` have arrived, waiting for them.
@@ -97,7 +98,7 @@ pub fn poll<J: Journal + ?Sized>(
     let mut committed = Vec::new();
     let until = Instant::now() + TIMEOUT;
     while committed.len() < count {
-        match journal.poll(last, &mut Context::from_waker(&waker)) {
+        match journal.poll(last, Instant::now(), &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {
                 Delivery::Entries(more) => committed.extend(more),
                 Delivery::Current | Delivery::Passed(_) => {}
@@ -154,7 +155,7 @@ pub fn entries<J: Journal + ?Sized>(
     let mut last = Seq(after);
     let until = Instant::now() + TIMEOUT;
     loop {
-        match journal.poll(last, &mut Context::from_waker(&waker)) {
+        match journal.poll(last, Instant::now(), &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {
                 Delivery::Entries(more) => {
                     entries.extend(more.into_iter().map(|committed| committed.entry))

@@ -10,6 +10,7 @@ use cuckood_log::testing::stores::{
 use cuckood_state::domain::Seq;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 fn over_every_adapter(test: impl Fn(&mut dyn Positioned)) {
     test(&mut MemoryLog::new().join());
@@ -76,23 +77,32 @@ fn shared_log_delivers_foreign_entries() {
     let mut context = Context::from_waker(Waker::noop());
     for journal in [&mut ours, &mut theirs] {
         assert_eq!(
-            journal.poll(Seq(0), &mut context).map(Result::unwrap),
+            journal
+                .poll(Seq(0), Instant::now(), &mut context)
+                .map(Result::unwrap),
             Poll::Ready(Delivery::Current)
         );
-        assert!(journal.poll(Seq(0), &mut context).is_pending());
+        assert!(
+            journal
+                .poll(Seq(0), Instant::now(), &mut context)
+                .is_pending()
+        );
     }
     ours.propose(Ticket(7), vec![proposal(1, 1), proposal(2, 2)])
         .unwrap();
     theirs.propose(Ticket(7), vec![proposal(3, 3)]).unwrap();
-    let mut tickets =
-        |journal: &mut dyn Journal, after| match journal.poll(Seq(after), &mut context) {
-            Poll::Ready(Ok(Delivery::Entries(committed))) => committed
-                .iter()
-                .map(|one| (one.entry.seq.0, one.ticket.map(|ticket| ticket.0)))
-                .collect(),
-            Poll::Ready(other) => panic!("{other:?}"),
-            Poll::Pending => Vec::new(),
-        };
+    let mut tickets = |journal: &mut dyn Journal, after| match journal.poll(
+        Seq(after),
+        Instant::now(),
+        &mut context,
+    ) {
+        Poll::Ready(Ok(Delivery::Entries(committed))) => committed
+            .iter()
+            .map(|one| (one.entry.seq.0, one.ticket.map(|ticket| ticket.0)))
+            .collect(),
+        Poll::Ready(other) => panic!("{other:?}"),
+        Poll::Pending => Vec::new(),
+    };
     assert_eq!(
         tickets(&mut ours, 0),
         [(1, Some(7)), (2, Some(8)), (3, None)]

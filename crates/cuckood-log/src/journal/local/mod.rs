@@ -58,7 +58,9 @@ pub struct LocalJournal {
     acknowledged: AcknowledgedRecord,
     /// Committed, but not polled yet.
     committed: Vec<Committed>,
-    /// When the commits that were acknowledged before a flush must be flushed.
+    /// Commits were acknowledged before a flush.
+    is_unflushed: bool,
+    /// When they must be flushed; `None` until the next poll.
     flush_at: Option<Instant>,
     /// [`Delivery::Current`] was delivered.
     is_current: bool,
@@ -81,7 +83,6 @@ impl LocalJournal {
         let acknowledged = AcknowledgedRecord::load(&store)?;
         let log = Log::open(store.clone(), acknowledged.last())?;
         let committed = Vec::new();
-        let flush_at = None;
         let is_current = false;
         let barrier = None;
         let mut journal = LocalJournal {
@@ -90,7 +91,8 @@ impl LocalJournal {
             log,
             acknowledged,
             committed,
-            flush_at,
+            is_unflushed: false,
+            flush_at: None,
             is_current,
             barrier,
         };
@@ -131,6 +133,7 @@ impl LocalJournal {
 
     /// Makes everything that is committed survive the process, and the machine if `is_synced`. Records that it is about to be acknowledged.
     fn acknowledge(&mut self, is_synced: bool) -> Result<(), StoreError> {
+        self.is_unflushed = false;
         self.flush_at = None;
         self.store.flush()?;
         if is_synced {
@@ -172,10 +175,7 @@ impl Journal for LocalJournal {
         match self.options.durability {
             Durability::Fsync => self.acknowledge(true)?,
             Durability::Flush => self.acknowledge(false)?,
-            Durability::Relaxed => {
-                self.flush_at
-                    .get_or_insert_with(|| Instant::now() + RELAXED_FLUSH_DELAY);
-            }
+            Durability::Relaxed => self.is_unflushed = true,
         }
         self.committed.extend(
             batch
@@ -192,9 +192,12 @@ impl Journal for LocalJournal {
         Ok(())
     }
 
-    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Delivery>> {
-        if self.flush_at.is_some_and(|at| at <= Instant::now()) {
-            self.acknowledge(false)?;
+    fn poll(&mut self, after: Seq, now: Instant, _: &mut Context<'_>) -> Poll<Result<Delivery>> {
+        if self.is_unflushed {
+            let flush_at = *self.flush_at.get_or_insert(now + RELAXED_FLUSH_DELAY);
+            if flush_at <= now {
+                self.acknowledge(false)?;
+            }
         }
         if !self.committed.is_empty() {
             let next = self.committed[0].entry.seq;
@@ -223,8 +226,9 @@ impl Journal for LocalJournal {
         })
     }
 
-    fn wake_at(&self) -> Option<Instant> {
-        self.flush_at
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let flush_at = self.flush_at.unwrap_or(now + RELAXED_FLUSH_DELAY);
+        self.is_unflushed.then_some(flush_at)
     }
 
     fn barrier(&mut self, barrier: Ticket) {

@@ -4,12 +4,14 @@
 //! and users. Otherwise an idle service would not report that a hold has expired.
 
 use super::backup::DOWNLOADS_MAX;
-use super::snapshotter::SnapshotReport;
-use super::writer::Writer;
+use super::images::ImageCopies;
+use super::request::respond;
+use super::snapshotter::{SnapshotReport, Snapshotter};
+use super::writer::{Upkeep, Writer};
 use super::{EngineStatus, SubmitError};
 use cuckood_log::journal::{JournalError, OtherNode, Ticket};
 use cuckood_state::domain::{Command, Proposal, Seq, Timestamp, understood_version};
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 /// Buckets that a separate entry empties while no command arrives: about a millisecond's work.
@@ -28,37 +30,73 @@ const GATHERED_MS: u64 = 100;
 const TURN_MS_MAX: u64 = 500;
 
 /// Time until a later version of entries may be enabled, and between two attempts: every running node reports twice in it.
-pub(super) const ENABLE_PAUSE: Duration = Duration::from_secs(10);
+const ENABLE_PAUSE: Duration = Duration::from_secs(10);
+
+impl Upkeep {
+    /// The work of a writer that starts at `now`. It tries to enable the newest version of entries if `enables`.
+    pub(super) fn new(snapshotter: Snapshotter, now: Instant, enables: bool) -> Self {
+        Self {
+            snapshotter,
+            snapshot_requests: Vec::new(),
+            images: ImageCopies::default(),
+            turns: RandomState::new(),
+            is_freeing_blocked: false,
+            advance: None,
+            advance_after: now,
+            enable_at: enables.then_some(now + ENABLE_PAUSE),
+            rest_until: now,
+            quiet_at: None,
+        }
+    }
+
+    /// Responds to the callers whom a snapshot serves; to all of them if it failed.
+    fn answer_snapshots(&mut self, result: &Result<SnapshotReport, SubmitError>) {
+        let covered = result.as_ref().map_or(Seq(u64::MAX), |report| report.seq);
+        let served = self
+            .snapshot_requests
+            .extract_if(.., |request| request.applied <= covered);
+        for request in served {
+            respond(request.reply, result.clone());
+        }
+    }
+}
 
 impl Writer {
-    /// When there is work although no command arrives: now, or once something is due.
-    pub(super) fn quiet_work_at(&self) -> Option<Instant> {
-        let has_work = self.snapshotter.has_work()
-            || !self.snapshot_requests.is_empty()
-            || !self.images.is_empty()
+    /// When there is work although no command arrives: now, or once something is due; not before the pause after the last work.
+    pub(super) fn quiet_work_at(&self, now: Instant) -> Option<Instant> {
+        let has_work = self.upkeep.snapshotter.has_work()
+            || !self.upkeep.snapshot_requests.is_empty()
+            || !self.upkeep.images.is_empty()
             || self.has_old_events()
-            || self.state.has_discarded() && !self.is_freeing_blocked;
-        if has_work {
-            Some(Instant::now())
+            || self.state.has_discarded() && !self.upkeep.is_freeing_blocked;
+        let at = if has_work {
+            Some(now)
         } else {
-            self.advance_at()
-        }
+            self.advance_at(now)
+        };
+        at.map(|at| at.max(self.upkeep.rest_until))
+    }
+
+    /// Whether the work is due that the last turn has found.
+    pub(super) fn is_quiet_work_due(&self) -> bool {
+        let now = self.inner.instant();
+        self.upkeep.quiet_at.is_some_and(|at| at <= now)
     }
 
     /// When a separate entry should be logged, if there is a reason for one: there are tables to be emptied, or something is due. A
     /// snapshot precedes the former, because it copies all data that changes during it.
-    fn advance_at(&self) -> Option<Instant> {
-        if self.failed || self.advance.is_some() {
+    fn advance_at(&self, now: Instant) -> Option<Instant> {
+        if self.failed || self.upkeep.advance.is_some() {
             return None;
         }
-        let is_now = self.state.can_advance() && !self.snapshotter.has_work();
+        let is_now = self.state.can_advance() && !self.upkeep.snapshotter.has_work();
         let wait = if is_now {
             0
         } else {
             self.due_at()?.0.saturating_sub(self.time.read().0)
         };
-        let at = Instant::now().checked_add(Duration::from_millis(wait))?;
-        Some(at.max(self.advance_after))
+        let at = now.checked_add(Duration::from_millis(wait))?;
+        Some(at.max(self.upkeep.advance_after))
     }
 
     /// When an entry must be logged because something is due. Only a clock that can be trusted says so. One entry of any node is enough,
@@ -68,60 +106,71 @@ impl Writer {
         let (since, turn) = match self.inner.options.journal.is_shared() {
             true => (
                 due.max(self.state.now()),
-                self.turns.hash_one(due.0) % TURN_MS_MAX,
+                self.upkeep.turns.hash_one(due.0) % TURN_MS_MAX,
             ),
             false => (due, 0),
         };
         Some(Timestamp(since.0.saturating_add(GATHERED_MS + turn)))
     }
 
-    /// Does a step of everything; `quiet` if no command has arrived. Returns when the next quiet step may follow.
-    pub(super) fn step_between_commits(&mut self, quiet: bool) -> Instant {
-        let began = Instant::now();
-        self.is_freeing_blocked &= quiet;
+    /// Does a step of everything; `quiet` if no command has arrived. The next quiet step follows after as much time as this one took.
+    pub(super) fn step_between_commits(&mut self, quiet: bool) {
+        let began = self.inner.instant();
+        self.upkeep.is_freeing_blocked &= quiet;
         self.continue_images();
         // While the disk is short of space, commits pay for nothing, and rejected clients may leave no quiet moment.
-        self.continue_snapshot(quiet || self.is_disk_short);
+        self.continue_snapshot(quiet || self.commits.is_disk_short);
         self.remove_old_events();
         self.free_discarded(FREED_ENTRIES);
-        if quiet && self.advance_at().is_some_and(|at| at <= Instant::now()) {
+        let now = self.inner.instant();
+        if quiet && self.advance_at(now).is_some_and(|at| at <= now) {
             self.advance();
         }
-        Instant::now() + began.elapsed()
+        let ended = self.inner.instant();
+        let rested_at = ended + ended.saturating_duration_since(began);
+        self.upkeep.rest_until = self.upkeep.rest_until.max(rested_at);
     }
 
     /// Logs and applies a command that continues started work.
     fn advance(&mut self) {
-        let buckets_max = if self.snapshotter.has_work() {
+        let buckets_max = if self.upkeep.snapshotter.has_work() {
             0
         } else {
             BUCKETS_AN_ADVANCE
         };
         // A journal that commits later wakes the writer up when it does. Until then no other one follows.
-        self.advance = self.log_own(Command::Advance { buckets_max });
-        if self.advance.is_none() {
-            self.advance_after = Instant::now() + self.inner.options.commit_timeout;
+        self.upkeep.advance = self.log_own(Command::Advance { buckets_max });
+        if self.upkeep.advance.is_none() {
+            self.upkeep.advance_after = self.inner.instant() + self.inner.options.commit_timeout;
         }
         self.apply_committed();
     }
 
     /// Logs a command of no caller, unless the clock or the disk forbids that.
     fn log_own(&mut self, command: Command) -> Option<Ticket> {
-        let ticket = self.proposed.reserve(1);
+        let ticket = self.commits.proposed.reserve(1);
         let at = self.time.stamp_entries(self.state.now());
         at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)]))
             .then_some(ticket)
     }
 
+    /// Tries to enable the newest version of entries, if it is time.
+    pub(super) fn enable_if_due(&mut self) {
+        let now = self.inner.instant();
+        if self.upkeep.enable_at.is_some_and(|at| at <= now) {
+            self.enable(now);
+        }
+    }
+
     /// Logs that entries may be of the version that this build understands, once every other node that still runs has reported that it
     /// understands it, too. A node that doesn't would stop.
-    pub(super) fn enable(&mut self) {
+    fn enable(&mut self, now: Instant) {
         let version = understood_version();
-        self.enable_at = None;
+        self.upkeep.enable_at = None;
         if self.failed || self.state.format() >= version {
             return;
         }
-        self.enable_at = Some(Instant::now() + ENABLE_PAUSE);
+        self.upkeep.enable_at = Some(now + ENABLE_PAUSE);
         let peers = self
             .inner
             .replication
@@ -157,6 +206,19 @@ impl Writer {
             && self.events.has_old(self.time.read())
     }
 
+    /// Continues the images that are being copied. While changes pin too much memory, all of them precede commits.
+    fn continue_images(&mut self) {
+        let images = &mut self.upkeep.images;
+        if self.failed {
+            images.clear();
+        }
+        images.step(&self.store);
+        let pinned_bytes_max = self.inner.options.snapshots.pinned_bytes_max;
+        while !images.is_empty() && self.state.sizes().snapshot_bytes as usize > pinned_bytes_max {
+            images.step(&self.store);
+        }
+    }
+
     fn remove_old_events(&mut self) {
         // Other nodes' writes make events here, with or without free space.
         self.events.is_disk_full =
@@ -164,14 +226,14 @@ impl Writer {
         if !self.has_old_events() {
             return;
         }
-        let began = Instant::now();
+        let began = self.inner.instant();
         let removed = self
             .events
             .remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
         self.inner
             .metrics
             .snapshot_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         if let Err(error) = removed {
             self.storage_error(&error.into());
@@ -183,39 +245,30 @@ impl Writer {
         if !self.state.has_discarded() {
             return false;
         }
-        let began = Instant::now();
+        let began = self.inner.instant();
         let freed = self.state.free_discarded(entries_max);
-        self.admission.note_freed();
-        self.is_freeing_blocked = !freed;
+        self.commits.admission.note_freed();
+        self.upkeep.is_freeing_blocked = !freed;
         self.inner
             .metrics
             .free_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         freed
     }
 
-    /// Answers the callers whom a snapshot serves; all of them if it failed.
-    fn answer_snapshots(&mut self, result: &Result<SnapshotReport, SubmitError>) {
-        let covered = result.as_ref().map_or(Seq(u64::MAX), |report| report.seq);
-        for (_, reply) in self
-            .snapshot_requests
-            .extract_if(.., |(asked, _)| *asked <= covered)
-        {
-            let _ = reply.send(result.clone());
-        }
-    }
-
     fn continue_snapshot(&mut self, quiet: bool) {
+        let upkeep = &mut self.upkeep;
         // Disconnected clients are removed, so the limit of connections also limits those that wait.
-        self.snapshot_requests
-            .retain(|(_, asked)| !asked.is_closed());
+        upkeep
+            .snapshot_requests
+            .retain(|request| !request.reply.is_closed());
         // Leftovers of the last one go first: they would never go while callers ask for one after the other.
-        let has_work = self.snapshotter.has_work();
-        let is_wanted =
-            self.snapshotter.is_due(&self.state) || !has_work && !self.snapshot_requests.is_empty();
+        let has_work = upkeep.snapshotter.has_work();
+        let is_requested = !has_work && !upkeep.snapshot_requests.is_empty();
+        let is_wanted = is_requested || upkeep.snapshotter.is_due(&self.state);
         if self.failed {
-            self.snapshot_requests.clear();
+            upkeep.snapshot_requests.clear();
         } else if is_wanted || has_work {
             self.step_snapshot(is_wanted, quiet);
         }
@@ -223,55 +276,57 @@ impl Writer {
 
     /// Begins a snapshot of everything if one is wanted, and does a step of it or of removing leftovers.
     fn step_snapshot(&mut self, is_wanted: bool, quiet: bool) {
-        let began = Instant::now();
+        let began = self.inner.instant();
         let mut begun = Ok(());
         if is_wanted {
-            let place = self.journal.place();
+            let place = self.commits.journal.place();
             let now = self.time.read();
             begun = self
+                .upkeep
                 .snapshotter
                 .begin(&mut self.state, &mut self.events, place, now);
         }
         let stepped =
             begun
                 .map_err(Into::into)
-                .and_then(|()| match self.snapshotter.is_running() {
-                    true => self.snapshotter.step(&self.state, quiet),
+                .and_then(|()| match self.upkeep.snapshotter.is_running() {
+                    true => self.upkeep.snapshotter.step(&self.state, quiet),
                     false => self
+                        .upkeep
                         .snapshotter
-                        .remove_leftovers(&mut *self.journal, quiet)
+                        .remove_leftovers(&mut *self.commits.journal, quiet)
                         .map(|()| None),
                 });
         self.inner
             .metrics
             .snapshot_step_seconds
-            .observe(began.elapsed().as_secs_f64());
+            .observe(self.inner.seconds_since(began));
         self.note_figures();
         match stepped {
             Ok(None) => {}
             Ok(Some(report)) => {
                 self.inner.metrics.snapshots.inc();
                 self.inner.metrics.snapshot_seconds.set(report.seconds);
-                self.answer_snapshots(&Ok(report));
+                self.upkeep.answer_snapshots(&Ok(report));
             }
             Err(error) => {
-                self.snapshotter.abort();
+                self.upkeep.snapshotter.abort();
                 let error = self.storage_error(&error);
-                self.answer_snapshots(&Err(error));
+                self.upkeep.answer_snapshots(&Err(error));
             }
         }
     }
 
     /// Takes a snapshot in one go, unless the newest covers everything. No client waits any more. Returns whether there is one.
     fn take_last_snapshot(&mut self) -> bool {
-        if !self.snapshotter.is_current(&self.state) {
-            self.snapshotter.abort();
+        if !self.upkeep.snapshotter.is_current(&self.state) {
+            self.upkeep.snapshotter.abort();
             self.step_snapshot(true, true);
         }
-        while self.snapshotter.is_running() {
+        while self.upkeep.snapshotter.is_running() {
             self.step_snapshot(false, true);
         }
-        self.snapshotter.is_current(&self.state)
+        self.upkeep.snapshotter.is_current(&self.state)
     }
 
     /// Stores the state of a node whose log is no longer usable, before the node's status says so: it contains everything that the node has
@@ -289,7 +344,7 @@ impl Writer {
                 .is_some()
         });
         // The outcome of their commands is unknown, and the snapshot may take long.
-        self.proposed.callers.clear();
+        self.commits.proposed.callers.clear();
         let position = self.state.applied().0;
         match self.take_last_snapshot() {
             true => tracing::warn!(
@@ -306,8 +361,8 @@ impl Writer {
             return;
         }
         self.take_last_snapshot();
-        self.time.save(self.state.now());
-        if let Err(error) = self.journal.settle() {
+        self.time.save(self.state.now(), self.inner.instant());
+        if let Err(error) = self.commits.journal.settle() {
             self.storage_error(&error);
         }
     }

@@ -7,11 +7,16 @@
 //!
 //! Callers hash with a key that clients don't know: equal hashes are searched one by one.
 
+use std::collections::BTreeMap;
+
 /// Maximum number of entries of a list on average.
 const LIST_MAX: usize = 128;
 
 /// Minimum number of entries of a list on average, if there are several lists.
 const LIST_MIN: usize = LIST_MAX / 2;
+
+/// Maximum number of entries with one hash in a [`BoundedIndex`].
+pub(super) const EQUAL_MAX: usize = 64;
 
 /// An upper bound of an index's memory per entry, in bytes, as the allocator rounds it: eight, spare capacity, and a share of the list.
 pub(super) const INDEX_ENTRY_BYTES: u64 = 12;
@@ -246,5 +251,80 @@ impl Index {
             self.lists = Vec::new();
         }
         Some(list.len())
+    }
+}
+
+/// An index of keys that clients choose, so that any number of values may have the same one. A key with more than [`EQUAL_MAX`] values is
+/// *crowded*: the index only counts them.
+#[derive(Debug, Default)]
+pub(super) struct BoundedIndex {
+    index: Index,
+    /// Number of values with each crowded hash. It stays until none is left.
+    crowded: BTreeMap<u32, u64>,
+}
+
+/// An upper bound of the memory of a crowded hash, in bytes.
+const CROWDED_BYTES: u64 = 64;
+
+impl BoundedIndex {
+    /// An index of all these entries.
+    pub(super) fn from_entries(entries: &[IndexEntry]) -> Self {
+        let mut index = Index::from_entries(entries);
+        let mut crowded = BTreeMap::new();
+        let too_many = index.repeated().filter(|equal| equal.len() > EQUAL_MAX);
+        crowded.extend(too_many.map(|equal| (equal[0].hash(), equal.len() as u64)));
+        for list in &mut index.lists {
+            list.retain(|entry| !crowded.contains_key(&entry.hash()));
+            list.shrink_to(capacity_for(list.len()));
+        }
+        index.len = index.lists.iter().map(Vec::len).sum();
+        index.merge_short_lists();
+        Self { index, crowded }
+    }
+
+    /// An upper bound of its memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.index.memory_bytes() + self.crowded.len() as u64 * CROWDED_BYTES
+    }
+
+    /// Returns the places of all values whose key has this hash; `None` if it is crowded.
+    pub(super) fn find(&self, hash: u32) -> Option<impl Iterator<Item = u32>> {
+        let is_crowded = self.crowded.contains_key(&hash);
+        (!is_crowded).then(|| self.index.find(hash))
+    }
+
+    /// Adds an entry.
+    pub(super) fn insert(&mut self, hash: u32, place: u32) {
+        if let Some(count) = self.crowded.get_mut(&hash) {
+            *count += 1;
+            return;
+        }
+        if self.index.equal(hash).len() < EQUAL_MAX {
+            self.index.insert(hash, place);
+            return;
+        }
+        let equal = self.index.equal(hash).to_vec();
+        for entry in &equal {
+            self.index.remove(hash, entry.place());
+        }
+        self.crowded.insert(hash, equal.len() as u64 + 1);
+    }
+
+    /// Removes an entry that is there.
+    pub(super) fn remove(&mut self, hash: u32, place: u32) {
+        let Some(count) = self.crowded.get_mut(&hash) else {
+            self.index.remove(hash, place);
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.crowded.remove(&hash);
+        }
+    }
+
+    /// Frees a list, or a crowded hash. Returns how many entries it had; `None` after the last. No other operation may follow.
+    pub(super) fn free_list(&mut self) -> Option<usize> {
+        let crowded = self.crowded.pop_first().map(|_| 1);
+        crowded.or_else(|| self.index.free_list())
     }
 }

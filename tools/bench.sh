@@ -6,6 +6,7 @@
 #   engine       commands through the engine, by durability
 #   storage      snapshots and restarts with a table of 1 GB
 #   holds        how long the writer is held while a pool is cleared, replaced, deleted (REDEMPTIONS=5000000)
+#   ledger       redemptions: memory, time of each operation, pauses (REDEMPTIONS=1000000)
 #   latency      waits at constant rates, and the cost of each layer around a handler
 #   caps         what 20 caps and 2 exclusion lists add to eligibility at 10,000/s
 #   batches      single checks next to batches of 10,000 (PROGRAM= names another build)
@@ -34,6 +35,7 @@ for what in "$@"; do
     copies) bench copies --package cuckood-filter -- ${USERS:-} ;;
     engine | storage | latency) bench "$what" ;;
     holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
+    ledger) bench ledger -- "${REDEMPTIONS:-1000000}" ;;
     caps | batches) bench latency -- "$what" ;;
     http | resp | flash-sale | beside | curve | start | scale | attack)
         program

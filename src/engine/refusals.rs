@@ -95,10 +95,10 @@ impl Drop for PendingRedemption {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::journal::JournalOptions;
     use super::*;
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
+    use crate::engine::journal::JournalOptions;
     use crate::engine::{Engine, EngineOptions, EngineStatus, SubmitError, creation};
     use cuckood_filter::{Growth, Mode};
     use cuckood_log::journal::OpenJournal;

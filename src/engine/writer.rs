@@ -338,10 +338,10 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::super::start::prepare;
-    use crate::engine::journal::JournalOptions;
     use super::*;
     use crate::clock::{Clock, ClockLimits, MonotonicClock};
     use crate::config::Config;
+    use crate::engine::journal::JournalOptions;
     use crate::engine::{Engine, EngineOptions};
     use cuckood_log::journal::{Delivery, Durability, LocalJournal, LocalOptions, OpenJournal};
     use cuckood_state::domain::{Applied, ClockReading, Command, Proposal, Timestamp};

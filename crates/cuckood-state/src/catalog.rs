@@ -188,6 +188,7 @@ mod tests {
             counters: Arc::default(),
             ledger: Arc::new(RwLock::new(Ledger::new(
                 Epoch(0),
+                &Secret::new([0; cuckood_filter::hash::SECRET_BYTES]),
                 false,
                 Default::default(),
             ))),

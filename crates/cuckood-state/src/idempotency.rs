@@ -7,6 +7,7 @@
 //! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its part;
 //! the other half is used first come, first served.
 
+use super::index::{Index, IndexEntry};
 use crate::domain::{
     ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey,
     Inserted, ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus,
@@ -33,15 +34,12 @@ const REQUEST_BITS: u32 = 48;
 /// The parts of the space that the shares add up to, in sixteenths: the rest is lost at the ends of pages.
 const SHARED_SIXTEENTHS: u64 = 14;
 
-/// Memory of a record's entry in the index, in bytes: eight, and its share of the lists' spare capacity.
+/// Memory of a record's entry in the index, in bytes: eight, and a share of lists and their spare capacity.
 const PLACE_BYTES: u64 = 10;
 
-/// Lists in the index: enough that each is short, since an insert may move half of one.
-const LISTS: usize = 4_096;
-
-/// Memory that the first record takes in advance, in bytes: parts of pages that no string fills, and the index's lists with an entry
-/// each.
-pub const FIXED_BYTES: u64 = (2 * PAGE_BYTES + LISTS * (size_of::<Vec<u64>>() + 8)) as u64;
+/// Memory that the first record takes in advance, in bytes: parts of pages that no string fills, and 128 KiB for the index. Like
+/// [`PLACE_BYTES`], it decides which records are deleted, so it can't change.
+pub const FIXED_BYTES: u64 = 2 * PAGE_BYTES as u64 + (128 << 10);
 
 /// The result of looking up an idempotency key.
 #[derive(Debug, PartialEq)]
@@ -109,6 +107,23 @@ fn stored_request(key: &IdempotencyKey) -> u64 {
     key.request & ((1 << REQUEST_BITS) - 1)
 }
 
+/// The hash by which the index finds a record. Its key is one of the filter's random ID, so clients can't choose it.
+fn index_hash(key: &[u8; 16]) -> u32 {
+    u128::from_le_bytes(*key) as u32
+}
+
+/// The place of a record in the index: 32 bits of its position.
+fn place(position: u64) -> u32 {
+    (position / ALIGNMENT as u64) as u32
+}
+
+/// The position of a record that has this place. The oldest record is at `head`.
+fn position(place: u32, head: u64) -> u64 {
+    let head = head / ALIGNMENT as u64;
+    let after_head = place.wrapping_sub(head as u32);
+    (head + u64::from(after_head)) * ALIGNMENT as u64
+}
+
 /// Reads a record: its head, and the outcome. `None` if it can't be stored again.
 fn read(bytes: &[u8]) -> Option<(RecordHead, &[u8])> {
     let (head, answer) = postcard::take_from_bytes::<RecordHead>(bytes).ok()?;
@@ -123,18 +138,16 @@ fn counted_bytes(record: &[u8]) -> u64 {
 impl Records {
     /// Restores the records of a snapshot. `None` if one of them can't be read.
     pub fn restore(queue: Queue) -> Option<Self> {
-        let mut index = Index::default();
+        let mut entries = Vec::with_capacity(queue.len() as usize);
         let mut bytes_of = BTreeMap::new();
         for (position, bytes) in queue.iter() {
             let (head, _) = read(bytes)?;
-            let key = u128::from_le_bytes(head.key);
-            index.list_for_one_more(key).push(place(key, position));
+            entries.push(IndexEntry::new(index_hash(&head.key), place(position)));
             *bytes_of.entry(head.owner).or_default() += counted_bytes(bytes);
         }
-        index.0.iter_mut().for_each(|list| list.sort_unstable());
         Some(Self {
             queue,
-            index,
+            index: Index::from_entries(&entries),
             bytes_of,
         })
     }
@@ -180,13 +193,11 @@ impl Records {
         forgotten: Option<Timestamp>,
     ) -> Lookup {
         let wanted = record_key(filter, key);
-        let found = self
-            .index
-            .find(u128::from_le_bytes(wanted), self.queue.head())
-            .filter_map(|position| {
-                let (head, answer) = read(self.queue.get(position)?)?;
-                (head.key == wanted).then_some((position, head, answer))
-            });
+        let found = self.index.find(index_hash(&wanted)).filter_map(|place| {
+            let position = position(place, self.queue.head());
+            let (head, answer) = read(self.queue.get(position)?)?;
+            (head.key == wanted).then_some((position, head, answer))
+        });
         // An older record with the same key may be waiting to be forgotten.
         let newest = found.max_by_key(|(position, ..)| *position);
         match newest.filter(|(_, head, _)| Some(head.stored_at) > forgotten) {
@@ -229,7 +240,7 @@ impl Records {
         let encoded = postcard::to_slice(head, &mut buffer).expect("it has a maximum size");
         let bytes = stored_bytes(encoded.len() + answer.len()) as u64 + PLACE_BYTES;
         let position = self.queue.push(encoded, answer);
-        self.index.insert(u128::from_le_bytes(head.key), position);
+        self.index.insert(index_hash(&head.key), place(position));
         *self.bytes_of.entry(head.owner).or_default() += bytes;
     }
 
@@ -322,7 +333,7 @@ impl Records {
         let bytes = counted_bytes(record);
         if let Some((RecordHead { key, owner, .. }, _)) = read(record) {
             self.index
-                .remove(u128::from_le_bytes(key), self.queue.head());
+                .remove(index_hash(&key), place(self.queue.head()));
             if let Some(used) = self.bytes_of.get_mut(&owner) {
                 *used -= bytes;
                 if *used == 0 {
@@ -357,67 +368,6 @@ impl Bounds {
                 .idempotency_room_bytes
                 .min(IDEMPOTENCY_ROOM_MAX_BYTES),
             keys: settings.idempotency_keys,
-        }
-    }
-}
-
-/// The index: it finds the positions of the records of a key.
-///
-/// The high bits of a key choose a list. The list is sorted; an entry has 32 more bits of the key above 32 bits of the position.
-#[derive(Debug, Default)]
-struct Index(Vec<Vec<u64>>);
-
-fn list_of(key: u128) -> usize {
-    (key >> (128 - LISTS.ilog2())) as usize
-}
-
-fn place(key: u128, position: u64) -> u64 {
-    (key as u64) << 32 | u64::from((position / ALIGNMENT as u64) as u32)
-}
-
-impl Index {
-    /// Returns the list of a key, with space for one more entry and few others.
-    fn list_for_one_more(&mut self, key: u128) -> &mut Vec<u64> {
-        if self.0.is_empty() {
-            self.0.resize_with(LISTS, Vec::new);
-        }
-        let list = &mut self.0[list_of(key)];
-        if list.len() == list.capacity() {
-            list.reserve_exact(list.len() / 8 + 1);
-        }
-        list
-    }
-
-    /// The positions of all records that may have this key. The oldest record is at `head`.
-    fn find(&self, key: u128, head: u64) -> impl Iterator<Item = u64> {
-        let tag = key as u32;
-        let head = head / ALIGNMENT as u64;
-        let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
-        let from = list.partition_point(|place| (place >> 32) < u64::from(tag));
-        let same = list[from..]
-            .iter()
-            .take_while(move |place| **place >> 32 == u64::from(tag));
-        same.map(move |place| {
-            (head + u64::from((*place as u32).wrapping_sub(head as u32))) * ALIGNMENT as u64
-        })
-    }
-
-    fn insert(&mut self, key: u128, position: u64) {
-        let list = self.list_for_one_more(key);
-        let place = place(key, position);
-        let at = list.partition_point(|other| *other < place);
-        list.insert(at, place);
-    }
-
-    fn remove(&mut self, key: u128, position: u64) {
-        let Some(list) = self.0.get_mut(list_of(key)) else {
-            return;
-        };
-        if let Ok(at) = list.binary_search(&place(key, position)) {
-            list.remove(at);
-        }
-        if list.capacity() > list.len() + list.len() / 4 + 1 {
-            list.shrink_to(list.len() + list.len() / 8);
         }
     }
 }
@@ -691,13 +641,7 @@ mod tests {
     }
 
     fn real_bytes(records: &Records) -> u64 {
-        let index_bytes: usize = records
-            .index
-            .0
-            .iter()
-            .map(|list| size_of_val(list) + 8 * list.capacity())
-            .sum();
-        records.queue.extent().pages * PAGE_BYTES as u64 + index_bytes as u64
+        records.queue.extent().pages * PAGE_BYTES as u64 + records.index.real_bytes()
     }
 
     /// This holds while records are added, kept and deleted, and after a restart.
@@ -762,13 +706,7 @@ mod tests {
             );
         }
         records.forget(&bounds(400_000, 0), usize::MAX);
-        assert_eq!(
-            (
-                records.len(),
-                records.index.0.iter().map(Vec::len).sum::<usize>()
-            ),
-            (0, 0)
-        );
+        assert_eq!((records.len(), records.index.len()), (0, 0));
         assert!(real_bytes(&records) <= records.memory_bytes());
     }
 

@@ -23,6 +23,7 @@ mod idempotency;
 mod import_records;
 mod imports;
 mod incoming;
+mod index;
 mod items;
 mod ledger;
 mod machine;

@@ -467,7 +467,8 @@ impl SharedState {
             Kind::Campaign => self.no_redemptions.clone(),
             Kind::Coupon => {
                 let is_open_pool = profile.spec.stock.is_some();
-                Arc::new(RwLock::new(Ledger::new(epoch, is_open_pool, last_change)))
+                let ledger = Ledger::new(epoch, &profile.secret, is_open_pool, last_change);
+                Arc::new(RwLock::new(ledger))
             }
         }
     }

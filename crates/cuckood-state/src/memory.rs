@@ -184,7 +184,7 @@ impl State {
         let ledger = filter.view.ledger.read();
         ledger
             .current(*digest)
-            .is_some_and(|current| current.reference == *reference && !current.has_run_out(at))
+            .is_some_and(|current| current.is_under(reference) && !current.has_run_out(at))
     }
 
     /// Seconds until the oldest stored outcome is deleted, for a request that has to wait for that.
@@ -199,12 +199,12 @@ impl State {
 /// An upper bound of the memory for turning the time back: in open pools, codes of prematurely ended holds are inserted again.
 fn turning_back(state: &State) -> MemoryNeed {
     let mut need = MemoryNeed::default();
-    for filter in state
-        .filters
-        .values()
-        .filter(|filter| filter.view.spec.stock.is_some())
-    {
+    for filter in state.filters.values() {
         let ended = filter.view.ledger.read().len() as u64;
+        if filter.view.spec.stock.is_none() {
+            need += MemoryNeed::other(filter.view.ledger.read().turning_back_bytes());
+            continue;
+        }
         need += filter.growth(&Demand {
             items: ended,
             uses: ended,
@@ -321,7 +321,7 @@ impl FilterState {
             // It may confirm the hold.
             Command::Redeem(_) if is_repeated => demand.changes = 2,
             Command::Redeem(Redeem { reference, .. }) => {
-                need += MemoryNeed::other(reference.as_str().len() as u64);
+                need += MemoryNeed::other(Ledger::reference_bytes(reference));
                 (demand.changes, demand.uses) = (2, 1);
                 // In an open pool it adds the code.
                 demand.items = u64::from(self.view.spec.stock.is_some());

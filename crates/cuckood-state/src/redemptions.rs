@@ -1,6 +1,6 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
-use super::ledger::ENDED_MAX;
+use super::ledger::{ENDED_MAX, PackedRedemption};
 use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use super::tables::slot_state;
@@ -171,7 +171,7 @@ impl Subject<'_> {
 
     /// Returns the current redemption of a code. An expired hold is ended first.
     fn current(&mut self, digest: Digest) -> Option<Redemption> {
-        let current = self.filter.view.ledger.read().current(digest).cloned()?;
+        let current = self.filter.view.ledger.read().current(digest)?.unpack();
         if current.has_run_out(self.shared.now) {
             self.expire_hold(&current.id);
             return None;
@@ -209,7 +209,8 @@ impl Subject<'_> {
     }
 
     fn stored(&self, id: &RedemptionId) -> Option<Redemption> {
-        self.filter.view.ledger.read().get(id).cloned()
+        let ledger = self.filter.view.ledger.read();
+        ledger.get(id).map(PackedRedemption::unpack)
     }
 
     /// Stores a new redemption, and sets the state of its code.

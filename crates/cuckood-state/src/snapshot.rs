@@ -15,12 +15,12 @@ use super::statistics::FilterStatistics;
 use super::tables::EpochFilter;
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId,
-    Spec, understood_version,
+    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, SectionId, Spec,
+    understood_version,
 };
 use crate::frame::{append, encode};
 use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
-use cuckood_filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
+use cuckood_filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Secret, Walk};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
@@ -398,6 +398,7 @@ fn restore_filter<S: Sections>(
             let last_change = ChangeNumber(head.last_change);
             Arc::new(RwLock::new(restore_ledger(
                 &ledger,
+                &head.profile.secret,
                 last_change,
                 is_hidden,
                 sections,
@@ -464,12 +465,13 @@ fn restore_filter<S: Sections>(
 
 fn restore_ledger<S: Sections>(
     image: &StoredLedger,
+    secret: &Secret,
     last_change: ChangeNumber,
     is_loading: bool,
     sections: &mut S,
 ) -> Restored<Ledger, S> {
     sections
-        .reserve(image.memory_bytes)
+        .reserve(image.restoring_bytes())
         .map_err(RestoreStateError::Load)?;
     let &StoredLedger {
         epoch,
@@ -477,7 +479,7 @@ fn restore_ledger<S: Sections>(
         ordinals_changes,
         ..
     } = image;
-    let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
+    let mut ledger = Ledger::new(epoch, secret, ordinals_changes.is_some(), last_change);
     let unreadable = "a ledger can't be read";
     let ordinals = SectionId::new(epoch, ORDINALS);
     if ordinals_changes.is_some() {
@@ -487,10 +489,11 @@ fn restore_ledger<S: Sections>(
     }
     let redemptions = SectionId::new(epoch, REDEMPTIONS);
     load_chunks(sections, redemptions, unreadable, |chunk| {
-        ledger.load(chunk, |_: &Redemption| true)
+        ledger.restore(chunk)
     })?;
+    let is_sound = ledger.finish_restoring();
     ledger.resume(changes, ordinals_changes);
-    let is_complete = is_loading || ledger.finish_loading();
+    let is_complete = is_sound && (is_loading || ledger.finish_loading());
     is_complete
         .then_some(ledger)
         .ok_or(RestoreStateError::Damaged(unreadable))

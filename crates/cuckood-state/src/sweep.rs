@@ -14,7 +14,7 @@
 
 use super::agenda::Task;
 use super::events::REVIVED_EVENTS_MAX;
-use super::ledger::{ENDED_MAX, Ledger};
+use super::ledger::{ENDED_MAX, Ledger, PackedRedemption};
 use super::machine::{SWEEP_MAX, State, Subject};
 use crate::domain::{
     Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus,
@@ -191,7 +191,8 @@ impl Subject<'_> {
         }
         let again: Vec<Redemption> = again
             .iter()
-            .filter_map(|id| ledger.get(id).cloned())
+            .filter_map(|id| ledger.get(id))
+            .map(PackedRedemption::unpack)
             .collect();
         drop(ledger);
         if let Some(forget) = self.filter.view.spec.forget {
@@ -219,14 +220,15 @@ fn latest_end(now: Timestamp) -> Timestamp {
 
 /// Holds that the wrong clock has ended too early: they were created before now, to end after now. If a code has two, the older is first.
 fn prematurely_expired(ledger: &Ledger, now: Timestamp) -> Vec<(RedemptionId, Digest)> {
-    let ended_too_soon = |redemption: &&Redemption| {
+    let ended_too_soon = |redemption: &Redemption| {
         let ends = redemption.expires_at.unwrap_or_default();
-        redemption.status == RedemptionStatus::Expired
-            && redemption.created_at <= now
-            && now < ends
-            && ends <= latest_end(now)
+        redemption.created_at <= now && now < ends && ends <= latest_end(now)
     };
-    let mut found: Vec<_> = ledger.iter().filter(ended_too_soon).collect();
+    let expired = ledger
+        .iter()
+        .filter(|redemption| redemption.status() == RedemptionStatus::Expired)
+        .map(PackedRedemption::unpack);
+    let mut found: Vec<_> = expired.filter(ended_too_soon).collect();
     found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
     found
         .into_iter()

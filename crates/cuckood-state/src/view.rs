@@ -189,10 +189,12 @@ impl FilterView {
                     .filter(|current| !current.has_run_out(now));
                 match (state, current) {
                     (None, _) => CodeFound::Absent,
-                    (Some(_), Some(current)) if current.status == RedemptionStatus::Held => {
-                        CodeFound::Held(current.clone())
+                    (Some(_), Some(current)) if current.status() == RedemptionStatus::Held => {
+                        CodeFound::Held(current.unpack())
                     }
-                    (Some(_), Some(current)) => CodeFound::Redeemed(self.seen_at(current, now)),
+                    (Some(_), Some(current)) => {
+                        CodeFound::Redeemed(self.seen_at(current.unpack(), now))
+                    }
                     (Some(SlotState::Redeemed), None) => CodeFound::Redeemed(None),
                     (Some(SlotState::Available | SlotState::Held), None) => CodeFound::Available,
                 }
@@ -222,7 +224,7 @@ impl FilterView {
         self.ledger
             .read()
             .get(id)
-            .and_then(|redemption| self.seen_at(redemption, now))
+            .and_then(|redemption| self.seen_at(redemption.unpack(), now))
     }
 
     /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of their last change. It scans a limited number of
@@ -237,7 +239,7 @@ impl FilterView {
         self.ledger
             .read()
             .page(query, after, limit, SCANNED_MAX, |redemption| {
-                let seen = self.seen_at(redemption, now)?;
+                let seen = self.seen_at(redemption.clone(), now)?;
                 query
                     .status
                     .is_none_or(|status| status == seen.status)
@@ -245,9 +247,9 @@ impl FilterView {
             })
     }
 
-    fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
+    fn seen_at(&self, redemption: Redemption, now: Timestamp) -> Option<Redemption> {
         let retention = self.redemptions_retention.load(Ordering::Relaxed);
-        (!redemption.is_past_retention(now, retention)).then(|| redemption.clone().seen_at(now))
+        (!redemption.is_past_retention(now, retention)).then(|| redemption.seen_at(now))
     }
 
     /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.
@@ -389,9 +391,7 @@ impl FilterView {
         let ledger = self.ledger.read();
         let current = ledger.current(digest);
         // The same reference gets its redemption again, and a hold that has run out is ended.
-        if current
-            .is_some_and(|current| current.reference == *reference || current.has_run_out(now))
-        {
+        if current.is_some_and(|current| current.is_under(reference) || current.has_run_out(now)) {
             return None;
         }
         // Only an entry makes the end of the window final: a clock may be set back.
@@ -400,7 +400,7 @@ impl FilterView {
         match (state, self.spec.stock) {
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
             (Some(SlotState::Held), _) => current
-                .filter(|current| current.status == RedemptionStatus::Held)
+                .filter(|current| current.status() == RedemptionStatus::Held)
                 .map(|_| Refusal::CodeHeld),
             (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => {
                 Some(Refusal::OutsideWindow)

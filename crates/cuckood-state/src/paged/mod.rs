@@ -7,7 +7,7 @@ mod queue;
 mod slab;
 
 pub use queue::{ALIGNMENT, Extent, PAGE_BYTES, Queue, stored_bytes};
-pub use slab::{Numbers, Slab};
+pub use slab::{Numbers, Slab, SlabPage};
 
 use std::collections::VecDeque;
 use std::sync::Arc;

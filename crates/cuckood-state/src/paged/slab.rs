@@ -6,13 +6,24 @@ use crate::frame::{append, take};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A page has capacity for a multiple of this many values.
 const CAPACITY_STEP: usize = 16;
 
-/// A page of slots.
+/// A page of a [`Slab`]: slots, each with a value or free.
+pub trait SlabPage: Page + Default {
+    /// Slots of a page.
+    const COUNT: u32;
+    /// Number of slots that have a value.
+    fn taken(&self) -> usize;
+    /// The lowest free slot; [`Self::COUNT`] if there is none.
+    fn lowest_free(&self) -> u32;
+}
+
+/// A page of slots whose values are stored as they are.
 #[derive(Clone, Debug)]
-pub struct Slots<T, const WORDS: usize> {
+pub struct Slots<T, const WORDS: usize = 1> {
     /// A bit for each slot that has a value.
     taken: [u64; WORDS],
     /// The values, in the order of their slots.
@@ -20,9 +31,6 @@ pub struct Slots<T, const WORDS: usize> {
 }
 
 impl<T, const WORDS: usize> Slots<T, WORDS> {
-    /// Slots of a page.
-    const COUNT: u32 = u64::BITS * WORDS as u32;
-
     /// Memory of a page besides its values, in bytes. Rounded up.
     const BYTES: u64 = 120 + 8 * WORDS as u64;
 
@@ -44,20 +52,6 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
             .map(|word| word.count_ones())
             .sum();
         (before + (self.taken[word] & ((1 << bit) - 1)).count_ones()) as usize
-    }
-
-    /// The lowest free slot; [`Self::COUNT`] if there is none.
-    fn lowest_free(&self) -> u32 {
-        let word = self
-            .taken
-            .iter()
-            .take_while(|word| **word == u64::MAX)
-            .count();
-        u64::BITS * word as u32 + self.taken.get(word).map_or(0, |word| word.trailing_ones())
-    }
-
-    fn is_full(&self) -> bool {
-        self.values.len() == Self::COUNT as usize
     }
 
     fn insert(&mut self, slot: u32, value: T) {
@@ -109,17 +103,43 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots
     }
 }
 
-/// Numbered slots, each with a value or free. Pages have `WORDS` times 64 of them.
+impl<T, const WORDS: usize> Default for Slots<T, WORDS> {
+    fn default() -> Self {
+        Self {
+            taken: [0; WORDS],
+            values: Vec::new(),
+        }
+    }
+}
+
+impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> SlabPage for Slots<T, WORDS> {
+    const COUNT: u32 = u64::BITS * WORDS as u32;
+
+    fn taken(&self) -> usize {
+        self.values.len()
+    }
+
+    fn lowest_free(&self) -> u32 {
+        let word = self
+            .taken
+            .iter()
+            .take_while(|word| **word == u64::MAX)
+            .count();
+        u64::BITS * word as u32 + self.taken.get(word).map_or(0, |word| word.trailing_ones())
+    }
+}
+
+/// Numbered slots, each with a value or free, in pages.
 #[derive(Debug)]
-pub struct Slab<T, const WORDS: usize = 1> {
+pub struct Slab<P> {
     /// The last one has a value.
-    pub pages: Paged<Slots<T, WORDS>>,
+    pub pages: Paged<P>,
     /// Pages that have a free slot.
     pub(super) vacant: BTreeSet<u64>,
     pub(super) len: u64,
 }
 
-impl<T, const WORDS: usize> Default for Slab<T, WORDS> {
+impl<P> Default for Slab<P> {
     fn default() -> Self {
         Self {
             pages: Paged::default(),
@@ -129,20 +149,7 @@ impl<T, const WORDS: usize> Default for Slab<T, WORDS> {
     }
 }
 
-impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS> {
-    /// Maximum memory that this many inserts need, in bytes, whatever is removed between them: they fill a page before they start another.
-    pub fn growth_bytes(inserts: u64) -> u64 {
-        if inserts == 0 {
-            return 0;
-        }
-        let values = inserts.saturating_add(CAPACITY_STEP as u64 - 1);
-        let pages = inserts.div_ceil(Slots::<T, WORDS>::COUNT.into());
-        let pages_bytes = pages.saturating_mul(Slots::<T, WORDS>::BYTES);
-        values
-            .saturating_mul(size_of::<T>() as u64)
-            .saturating_add(pages_bytes)
-    }
-
+impl<P: SlabPage> Slab<P> {
     /// Number of values.
     pub fn len(&self) -> u64 {
         self.len
@@ -158,127 +165,86 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
         self.pages.bytes
     }
 
-    /// Puts a value into the lowest free slot. Returns the slot's number.
-    pub fn insert(&mut self, value: T) -> u32 {
+    /// The page of a slot, and the slot's place there; `None` if there is no such page.
+    pub fn page_of(&self, slot: u32) -> Option<(&P, u32)> {
+        let (number, place) = Self::place(slot);
+        Some((self.pages.get(number)?, place))
+    }
+
+    /// Lets `put` take the lowest free slot, whose place in the page it gets. Returns the slot's number.
+    ///
+    /// # Panics
+    /// When slot numbers are used up; memory ends before they do.
+    pub fn take_lowest_free(&mut self, put: impl FnOnce(&mut P, u32)) -> u32 {
         if self.vacant.is_empty() {
             self.add_page();
         }
         let page = self.vacant.first().copied().unwrap_or_default();
-        let slot = self.change(page, |slots| {
-            let slot = slots.lowest_free();
-            slots.insert(slot, value);
-            slot
+        let place = self.change(page, |slots| {
+            let place = slots.lowest_free();
+            put(slots, place);
+            place
         });
-        let slot = u64::from(slot.expect("it was made if there was none"));
-        u32::try_from(page * u64::from(Slots::<T, WORDS>::COUNT) + slot)
+        let place = u64::from(place.expect("it was made if there was none"));
+        u32::try_from(page * u64::from(P::COUNT) + place)
             .expect("memory ends before slot numbers do")
     }
 
-    /// Puts a value into a slot if that is free; returns whether it is. Memory grows with the slot's number.
-    pub fn insert_at(&mut self, slot: u32, value: T) -> bool {
-        let is_free = self.get(slot).is_none();
-        if is_free {
-            let (page, slot) = Self::place(slot);
-            while self.pages.end() <= page {
-                self.add_page();
-            }
-            self.change(page, |slots| slots.insert(slot, value));
-        }
-        is_free
+    /// Lets `change` take, change or free a slot, whose place in the page it gets; `None` if there is no such page.
+    pub fn change_slot<R>(
+        &mut self,
+        slot: u32,
+        change: impl FnOnce(&mut P, u32) -> R,
+    ) -> Option<R> {
+        let (number, place) = Self::place(slot);
+        self.change(number, |page| change(page, place))
     }
 
-    /// The value in a slot, if it has one.
-    pub fn get(&self, slot: u32) -> Option<&T> {
-        let (page, slot) = Self::place(slot);
-        let slots = self.pages.get(page)?;
-        slots.index(slot).map(|index| &slots.values[index])
-    }
-
-    /// Changes the value in a slot, if it has one.
-    pub fn update<R>(&mut self, slot: u32, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let (page, slot) = Self::place(slot);
-        self.pages.change(page, |slots| {
-            slots
-                .index(slot)
-                .map(|index| change(&mut slots.values[index]))
-        })?
-    }
-
-    /// Frees a slot and returns its value.
-    pub fn remove(&mut self, slot: u32) -> Option<T> {
-        self.get(slot)?;
-        let (page, slot) = Self::place(slot);
-        self.change(page, |slots| slots.remove(slot))?
-    }
-
-    /// Every value with the number of its slot, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.pages
-            .iter()
-            .flat_map(|(page, slots)| values(page, slots))
-    }
-
-    /// Adds the values of a chunk after those already loaded. Returns them with their slots; `None` if the chunk is damaged.
-    pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
+    /// Adds the pages of a chunk after those already loaded. Returns their numbers; `None` if the chunk is damaged.
+    pub fn load(&mut self, chunk: &[u8]) -> Option<Range<u64>> {
         let loaded = self.pages.load(chunk)?..self.pages.end();
         for number in loaded.clone() {
-            let page = self.pages.get(number)?;
-            self.len += page.values.len() as u64;
-            if !page.is_full() {
+            let taken = self.pages.get(number)?.taken();
+            self.len += taken as u64;
+            if taken < P::COUNT as usize {
                 self.vacant.insert(number);
             }
         }
-        u32::try_from(
-            loaded
-                .end
-                .saturating_mul(Slots::<T, WORDS>::COUNT.into())
-                .saturating_sub(1),
-        )
-        .ok()?;
-        let pages = loaded.filter_map(|page| Some((page, self.pages.get(page)?)));
-        Some(pages.flat_map(|(page, slots)| values(page, slots)))
+        let slots = loaded.end.saturating_mul(P::COUNT.into());
+        u32::try_from(slots.saturating_sub(1)).ok()?;
+        Some(loaded)
     }
 
     /// Whether the last page has a value: only a damaged or incomplete one has none.
     pub fn is_trimmed(&self) -> bool {
-        self.pages.back().is_none_or(|last| !last.values.is_empty())
+        self.pages.back().is_none_or(|last| last.taken() > 0)
     }
 
     /// Frees a page and returns it, unless a snapshot refers to it.
-    pub fn free_page(&mut self) -> Option<Slots<T, WORDS>> {
+    pub fn free_page(&mut self) -> Option<P> {
         let page = self.pages.free_first()?;
-        self.len -= page.values.len() as u64;
+        self.len -= page.taken() as u64;
         Some(page)
     }
 
     /// The page of a slot, and the slot's place there.
     fn place(slot: u32) -> (u64, u32) {
-        (
-            u64::from(slot / Slots::<T, WORDS>::COUNT),
-            slot % Slots::<T, WORDS>::COUNT,
-        )
+        (u64::from(slot / P::COUNT), slot % P::COUNT)
     }
 
     fn add_page(&mut self) {
         self.vacant.insert(self.pages.end());
-        self.pages.push(Slots {
-            taken: [0; WORDS],
-            values: Vec::new(),
-        });
+        self.pages.push(P::default());
     }
 
-    /// Takes or frees slots of a page. Drops pages at the end that have no value.
-    fn change<R>(
-        &mut self,
-        number: u64,
-        change: impl FnOnce(&mut Slots<T, WORDS>) -> R,
-    ) -> Option<R> {
-        let (changed, before, after, is_full) = self.pages.change(number, |page| {
-            let before = page.values.len();
-            (change(page), before, page.values.len(), page.is_full())
+    /// Takes, changes or frees slots of a page. Drops pages at the end that have no value.
+    fn change<R>(&mut self, number: u64, change: impl FnOnce(&mut P) -> R) -> Option<R> {
+        let (changed, before, after) = self.pages.change(number, |page| {
+            let before = page.taken();
+            (change(page), before, page.taken())
         })?;
         self.len = self.len + after as u64 - before as u64;
-        if is_full {
+        if after == P::COUNT as usize {
             self.vacant.remove(&number);
         } else if after < before {
             self.vacant.insert(number);
@@ -291,22 +257,64 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
     }
 }
 
-fn values<T, const WORDS: usize>(
-    page: u64,
-    slots: &Slots<T, WORDS>,
-) -> impl Iterator<Item = (u32, &T)> {
-    let first = page as u32 * Slots::<T, WORDS>::COUNT;
-    let taken = (0..Slots::<T, WORDS>::COUNT).filter(|slot| slots.is_taken(*slot));
-    taken
-        .zip(&slots.values)
-        .map(move |(slot, value)| (first + slot, value))
+impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<Slots<T, WORDS>> {
+    /// Maximum memory that this many inserts need, in bytes, whatever is removed between them: they fill a page before they start another.
+    pub fn growth_bytes(inserts: u64) -> u64 {
+        if inserts == 0 {
+            return 0;
+        }
+        let values = inserts.saturating_add(CAPACITY_STEP as u64 - 1);
+        let pages = inserts.div_ceil(Slots::<T, WORDS>::COUNT.into());
+        let pages_bytes = pages.saturating_mul(Slots::<T, WORDS>::BYTES);
+        values
+            .saturating_mul(size_of::<T>() as u64)
+            .saturating_add(pages_bytes)
+    }
+
+    /// Puts a value into the lowest free slot. Returns the slot's number.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.take_lowest_free(|page, place| page.insert(place, value))
+    }
+
+    /// Puts a value into a slot if that is free; returns whether it is. Memory grows with the slot's number.
+    pub fn insert_at(&mut self, slot: u32, value: T) -> bool {
+        let is_free = self.get(slot).is_none();
+        if is_free {
+            let (number, _) = Self::place(slot);
+            while self.pages.end() <= number {
+                self.add_page();
+            }
+            self.change_slot(slot, |page, place| page.insert(place, value));
+        }
+        is_free
+    }
+
+    /// The value in a slot, if it has one.
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        let (page, place) = self.page_of(slot)?;
+        page.index(place).map(|index| &page.values[index])
+    }
+
+    /// Changes the value in a slot, if it has one.
+    pub fn update<R>(&mut self, slot: u32, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.change_slot(slot, |page, place| {
+            page.index(place)
+                .map(|index| change(&mut page.values[index]))
+        })?
+    }
+
+    /// Frees a slot and returns its value.
+    pub fn remove(&mut self, slot: u32) -> Option<T> {
+        self.get(slot)?;
+        self.change_slot(slot, |page, place| page.remove(place))?
+    }
 }
 
 /// Words of a page of numbers.
 const NUMBER_WORDS: usize = 64;
 
 /// A set of numbers.
-pub type Numbers = Slab<(), NUMBER_WORDS>;
+pub type Numbers = Slab<Slots<(), NUMBER_WORDS>>;
 
 /// The slot of a number.
 fn slot(number: u64) -> Option<u32> {
@@ -342,33 +350,35 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::Ordering::Relaxed;
 
-    fn contents(slab: &Slab<String>) -> Vec<(u32, String)> {
-        slab.iter()
-            .map(|(slot, value)| (slot, value.clone()))
+    type Strings = Slots<String>;
+
+    fn contents(slab: &Slab<Strings>) -> Vec<(u32, String)> {
+        (0..slots(slab))
+            .filter_map(|slot| Some((slot, slab.get(slot)?.clone())))
             .collect()
     }
 
     /// Slots of a page.
-    const PAGE_SLOTS: u32 = Slots::<String, 1>::COUNT;
+    const PAGE_SLOTS: u32 = Strings::COUNT;
 
-    fn slots(slab: &Slab<String>) -> u32 {
+    fn slots(slab: &Slab<Strings>) -> u32 {
         slab.pages.end() as u32 * PAGE_SLOTS
     }
 
     /// Returns the memory of the slab, counted page by page.
-    fn census(slab: &Slab<String>) -> usize {
+    fn census(slab: &Slab<Strings>) -> usize {
         let values = slab
             .pages
             .iter()
             .map(|(_, page)| page.values.capacity() * size_of::<String>());
-        let page_bytes = size_of::<Slots<String, 1>>() + 2 * size_of::<usize>();
+        let page_bytes = size_of::<Strings>() + 2 * size_of::<usize>();
         // At least a third of a B-tree's nodes is used.
         values.map(|bytes| bytes + page_bytes).sum::<usize>()
             + slab.pages.pages.capacity() * size_of::<usize>()
             + 3 * slab.vacant.len() * size_of::<u64>()
     }
 
-    fn change(slab: &mut Slab<String>, operation: u16) {
+    fn change(slab: &mut Slab<Strings>, operation: u16) {
         let slot = u32::from(operation) % (slots(slab) + 1);
         match operation % 5 {
             0 | 1 if slab.get(slot).is_some() => drop(slab.remove(slot)),
@@ -381,7 +391,7 @@ mod tests {
         }
     }
 
-    fn restored(chunks: &[Vec<u8>], changes: u64) -> Option<Slab<String>> {
+    fn restored(chunks: &[Vec<u8>], changes: u64) -> Option<Slab<Strings>> {
         let mut slab = Slab::default();
         for chunk in chunks {
             let _loaded = slab.load(chunk)?;
@@ -419,7 +429,7 @@ mod tests {
             let is_complete = !frozen.next_chunk(&mut chunk);
             drop(frozen);
             prop_assert_eq!(copied.load(Relaxed), 0, "no page is kept once the snapshot is gone");
-            prop_assert_eq!(slab.iter().count() as u64, slab.len());
+            prop_assert_eq!(contents(&slab).len() as u64, slab.len());
             if is_complete {
                 let whole = restored(&chunks, changes).unwrap();
                 prop_assert_eq!(&whole.vacant, &vacant);
@@ -443,7 +453,7 @@ mod tests {
         ) {
             let mut slab = Slab::default();
             for (inserts, removes) in batches {
-                let most = slab.memory_bytes() + Slab::<String>::growth_bytes(inserts);
+                let most = slab.memory_bytes() + Slab::<Strings>::growth_bytes(inserts);
                 let mut removes = removes.into_iter();
                 for number in 0..inserts {
                     slab.insert(String::new());
@@ -455,7 +465,7 @@ mod tests {
                 for slot in removes.collect::<Vec<_>>() {
                     slab.remove(slot % slots(&slab).max(1));
                 }
-                prop_assert_eq!(slab.iter().count() as u64, slab.len());
+                prop_assert_eq!(contents(&slab).len() as u64, slab.len());
                 prop_assert!(census(&slab) as u64 <= slab.memory_bytes());
             }
             (0..slots(&slab)).for_each(|slot| drop(slab.remove(slot)));
@@ -482,7 +492,7 @@ mod tests {
         ] {
             assert!(restored(&[page(taken, values)], 0).is_none(), "{taken}");
         }
-        let mut slab = Slab::<String>::default();
+        let mut slab = Slab::<Strings>::default();
         let with_stray_byte = [page(0b1, &["a"]), vec![7]].concat();
         assert!(slab.load(&with_stray_byte).is_none());
         assert_eq!((slab.len(), slab.memory_bytes()), (0, 0));
@@ -492,7 +502,7 @@ mod tests {
     /// A page in a snapshot is copied once, and counted until the snapshot releases it.
     #[test]
     fn changed_page_is_copied_once() {
-        let mut slab = Slab::<String>::default();
+        let mut slab = Slab::<Strings>::default();
         let copied = Copied::default();
         (0..3 * PAGE_SLOTS).for_each(|number| assert_eq!(slab.insert(number.to_string()), number));
         let mut frozen = slab.pages.freeze(&copied);

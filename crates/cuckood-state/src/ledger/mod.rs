@@ -1,0 +1,869 @@
+//! The ledger of a coupon: its redemptions, found by id, by code, by reference, by their last change, or by when they are due.
+//!
+//! At most one redemption of a code is held or redeemed: the code's **current** one. An ended redemption is retained for the retention
+//! time, so that a repeated confirm or cancel is still answered.
+//!
+//! Redemptions are packed in [blocks](block), which alone are part of a snapshot. All else is derived from them: indexes, which find slots
+//! in blocks by hashes, the [order] of changes, and the order of [retention]. No operation on one redemption moves more than a few
+//! kilobytes, however many there are.
+//!
+//! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
+//! code stays redeemed.
+
+mod block;
+mod order;
+mod retention;
+
+pub use block::PackedRedemption;
+pub use order::ChangeNumber;
+
+use super::agenda::Due;
+use super::index::{BoundedIndex, EQUAL_MAX, INDEX_BYTES, INDEX_ENTRY_BYTES, Index, IndexEntry};
+use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
+use crate::domain::{
+    Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp,
+};
+use crate::paged::{Copied, Numbers, SlabPage};
+use block::{Block, Blocks, LedgerEntry, packed_in};
+use cuckood_filter::{Digest, Secret};
+use order::{ORDER_BYTES, ORDER_SLOT_BYTES, Order, OrderSlot};
+use retention::{Retention, SORTED_BYTES};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Upper bound of a redemption's memory in the indexes and in the order of changes, in bytes. Its packed form is counted in its block, and
+/// holds are counted besides.
+const REDEMPTION_BYTES: u64 = 3 * INDEX_ENTRY_BYTES + ORDER_SLOT_BYTES;
+
+/// Memory of a ledger with redemptions in addition to theirs, in bytes: the first nodes of trees.
+const LEDGER_BYTES: u64 = 1_024;
+
+/// Maximum number of holds that one redemption ends because they have run out and it needs the space. Its entry has ended others before, of
+/// whatever filter.
+pub(super) const ENDED_MAX: usize = 1_024;
+
+/// A query: which redemptions a reader wants.
+#[derive(Clone, Debug, Default)]
+pub struct RedemptionQuery {
+    /// Only redemptions with this reference.
+    pub reference: Option<Reference>,
+    /// Only redemptions with this status as the reader sees it.
+    pub status: Option<RedemptionStatus>,
+    /// Only redemptions that changed after this time.
+    pub changed_after: Option<Timestamp>,
+}
+
+/// A page of the redemptions that a reader wants, in the order of their last change.
+#[derive(Debug)]
+pub struct RedemptionPage {
+    /// The redemptions that were found.
+    pub redemptions: Vec<Redemption>,
+    /// The start of the next page; `None` if this is the last one.
+    pub next: Option<ChangeNumber>,
+}
+
+/// The keys of a redemption in the indexes and orders.
+struct EntryKeys {
+    change: ChangeNumber,
+    /// The hash of its ID.
+    id: u32,
+    /// The hash of its reference.
+    reference: u32,
+    reference_bytes: u64,
+    /// The hash of its code's digest, while it is held or redeemed.
+    current: Option<u32>,
+    /// When it expires, if it is a hold.
+    hold: Option<Due>,
+    /// When it changed last, if it is none.
+    ended: Option<Due>,
+    /// It is forgotten in the order of changes.
+    waits: bool,
+}
+
+/// The redemptions of one coupon.
+///
+/// Invariant: [`Ledger::put`] and the functions that load alone change the blocks, and so the indexes.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    epoch: Epoch,
+    /// The key of the indexes' hashes. Clients choose references, and must not choose their hashes.
+    key: u64,
+    blocks: Blocks,
+    by_id: Index,
+    current: Index,
+    by_reference: BoundedIndex,
+    order: Order,
+    /// Held redemptions, by the time at which they expire.
+    holds: BTreeSet<Due>,
+    /// All others.
+    retention: Retention,
+    last_change: ChangeNumber,
+    stored: StoredSize,
+    /// The ordinals that are taken; `None` unless it is an open pool's.
+    ordinals: Option<Box<Numbers>>,
+    /// During an image upload: the ordinals of its current redemptions, which are distinct.
+    loaded: Option<Box<Numbers>>,
+}
+
+/// The metadata of a ledger in a snapshot, without the content of its sections.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredLedger {
+    pub(super) epoch: Epoch,
+    pub(super) redemptions: u64,
+    pub(super) changes: u64,
+    /// Memory that it takes in version 0.1.0, which reads it. See [`StoredSize`].
+    pub(super) memory_bytes: u64,
+    /// For an open pool: the number of changes of its ordinals.
+    pub(super) ordinals_changes: Option<u64>,
+}
+
+/// The numbers that the memory of a ledger follows from in version 0.1.0. Snapshots contain that memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct StoredSize {
+    /// Places for redemptions: a multiple of 16 in each block.
+    places: u64,
+    references_bytes: u64,
+}
+
+impl StoredSize {
+    const BLOCK_BYTES: u64 = 128;
+    const PLACE_BYTES: u64 = 120;
+    const INDEXES_BYTES: u64 = 328;
+
+    /// Places of a block with this many redemptions.
+    fn places(redemptions: usize) -> u64 {
+        redemptions.next_multiple_of(16) as u64
+    }
+
+    fn memory_bytes(self, blocks: &Blocks) -> u64 {
+        blocks.pages.end() * Self::BLOCK_BYTES
+            + self.places * Self::PLACE_BYTES
+            + blocks.len() * Self::INDEXES_BYTES
+            + self.references_bytes
+    }
+}
+
+impl StoredLedger {
+    /// An upper bound of the memory for restoring it, in bytes: even if all redemptions have long references and are holds.
+    pub(super) fn restoring_bytes(&self) -> u64 {
+        const NOW_MAX: u64 = 222;
+        const SAVED: u64 = StoredSize::PLACE_BYTES + StoredSize::INDEXES_BYTES - NOW_MAX;
+        let saved = self.redemptions.saturating_mul(SAVED);
+        self.memory_bytes.saturating_sub(saved)
+    }
+}
+
+/// Replaces an entry of an index by another.
+fn rekey(index: &mut Index, before: Option<u32>, after: Option<u32>, slot: u32) {
+    if before == after {
+        return;
+    }
+    if let Some(before) = before {
+        index.remove(before, slot);
+    }
+    if let Some(after) = after {
+        index.insert(after, slot);
+    }
+}
+
+impl Ledger {
+    /// An empty ledger of a filter with this secret. `last_change` is the position of the last change of a redemption that it will be
+    /// loaded with.
+    pub(super) fn new(
+        epoch: Epoch,
+        secret: &Secret,
+        is_open_pool: bool,
+        last_change: ChangeNumber,
+    ) -> Self {
+        let ordinals = is_open_pool.then(Box::default);
+        Self {
+            epoch,
+            key: xxh3_64(secret.as_bytes()),
+            last_change,
+            ordinals,
+            ..Self::default()
+        }
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        (xxh3_64_with_seed(key, self.key) >> 32) as u32
+    }
+
+    fn id_hash(&self, id: RedemptionId) -> u32 {
+        self.hash(&id.0)
+    }
+
+    fn code_hash(&self, digest: Digest) -> u32 {
+        self.hash(&digest.0.to_le_bytes())
+    }
+
+    fn keys(&self, packed: PackedRedemption<'_>) -> EntryKeys {
+        let id = packed.id();
+        let reference = packed.reference_bytes();
+        let hold = packed.held_until().map(|until| (until, id));
+        let ended = hold.is_none().then(|| (packed.changed_at(), id));
+        EntryKeys {
+            change: packed.change(),
+            id: self.id_hash(id),
+            reference: self.hash(reference),
+            reference_bytes: reference.len() as u64,
+            current: packed.stands().then(|| self.code_hash(packed.digest())),
+            hold,
+            ended,
+            waits: packed.waits(),
+        }
+    }
+
+    fn keys_in(&self, slot: u32) -> Option<EntryKeys> {
+        Some(self.keys(self.in_slot(slot)?))
+    }
+
+    /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.
+    fn put(&mut self, slot: Option<u32>, after: Option<&LedgerEntry>) {
+        let before = slot.and_then(|slot| self.keys_in(slot));
+        let slot = match (slot, after) {
+            (None, None) => return,
+            (None, Some(entry)) => {
+                let slot = self
+                    .blocks
+                    .take_lowest_free(|block, place| block.put(place, entry));
+                let taken = self.taken_with(slot);
+                self.stored.places += StoredSize::places(taken);
+                self.stored.places -= StoredSize::places(taken - 1);
+                slot
+            }
+            (Some(slot), Some(entry)) => {
+                self.blocks
+                    .change_slot(slot, |block, place| block.put(place, entry));
+                slot
+            }
+            (Some(slot), None) => {
+                let taken = self.taken_with(slot);
+                self.stored.places += StoredSize::places(taken - 1);
+                self.stored.places -= StoredSize::places(taken);
+                self.blocks.change_slot(slot, Block::free);
+                slot
+            }
+        };
+        let after = self.keys_in(slot);
+        debug_assert!(
+            after
+                .as_ref()
+                .is_none_or(|keys| self.is_distinct(slot, keys)),
+            "the indexes distinguish redemptions"
+        );
+        self.index(slot, before.as_ref(), after.as_ref());
+        self.draw();
+        if self.blocks.is_empty() {
+            // The trees' last nodes.
+            self.holds = BTreeSet::new();
+            self.retention = Retention::default();
+        }
+    }
+
+    /// Number of redemptions in the block of a slot.
+    fn taken_with(&self, slot: u32) -> usize {
+        self.blocks
+            .page_of(slot)
+            .map_or(0, |(block, _)| block.taken())
+    }
+
+    /// Whether no other redemption has the ID of the one in a slot, or a current one its code.
+    fn is_distinct(&self, slot: u32, keys: &EntryKeys) -> bool {
+        let Some(packed) = self.in_slot(slot) else {
+            return false;
+        };
+        let mut others = self.by_id.find(keys.id).filter(|other| *other != slot);
+        let has_id = |other| {
+            self.in_slot(other)
+                .is_some_and(|other| other.id() == packed.id())
+        };
+        if others.any(has_id) {
+            return false;
+        }
+        let equal = keys
+            .current
+            .into_iter()
+            .flat_map(|hash| self.current.find(hash));
+        let mut others = equal.filter(|other| *other != slot);
+        let has_code = |other| {
+            self.in_slot(other)
+                .is_some_and(|other| other.digest() == packed.digest())
+        };
+        !others.any(has_code)
+    }
+
+    /// Brings the indexes up to date with a slot. Returns whether no other redemption has the position of its change.
+    fn index(&mut self, slot: u32, before: Option<&EntryKeys>, after: Option<&EntryKeys>) -> bool {
+        if let Some(before) = before {
+            self.stored.references_bytes -= before.reference_bytes;
+            before.hold.map(|key| self.holds.remove(&key));
+            before
+                .ended
+                .into_iter()
+                .for_each(|key| self.retention.remove(key));
+        }
+        let reference_before = before.map(|keys| keys.reference);
+        let reference_after = after.map(|keys| keys.reference);
+        if reference_before != reference_after {
+            reference_before
+                .into_iter()
+                .for_each(|hash| self.by_reference.remove(hash, slot));
+            reference_after
+                .into_iter()
+                .for_each(|hash| self.by_reference.insert(hash, slot));
+        }
+        rekey(
+            &mut self.by_id,
+            before.map(|keys| keys.id),
+            after.map(|keys| keys.id),
+            slot,
+        );
+        rekey(
+            &mut self.current,
+            before.and_then(|keys| keys.current),
+            after.and_then(|keys| keys.current),
+            slot,
+        );
+        let has_place = self.reorder(slot, before, after);
+        if let Some(after) = after {
+            self.stored.references_bytes += after.reference_bytes;
+            self.holds.extend(after.hold);
+            if let Some(key) = after.ended {
+                self.retention.insert(key, after.waits);
+            }
+        }
+        has_place
+    }
+
+    /// Moves a slot in the order of changes. Returns whether no other redemption has its new position.
+    fn reorder(
+        &mut self,
+        slot: u32,
+        before: Option<&EntryKeys>,
+        after: Option<&EntryKeys>,
+    ) -> bool {
+        match (before, after) {
+            (Some(before), Some(after)) if before.change == after.change => {
+                if before.waits != after.waits {
+                    self.order.set_waiting(after.change, after.waits);
+                }
+                true
+            }
+            _ => {
+                if let Some(before) = before {
+                    self.order.remove(before.change, slot, before.waits);
+                }
+                after.is_none_or(|after| self.order.insert(after.change, slot, &self.blocks))
+            }
+        }
+    }
+
+    fn draw(&mut self) {
+        let blocks = &self.blocks;
+        self.retention.draw(&self.order, |slot| {
+            let packed = packed_in(blocks, slot).filter(|packed| packed.waits())?;
+            Some((packed.changed_at(), packed.id()))
+        });
+    }
+
+    /// Takes the next chunk of the ordinals of an image or a snapshot. Returns whether it is sound.
+    pub(super) fn load_ordinals(&mut self, chunk: &[u8]) -> bool {
+        self.ordinals
+            .as_mut()
+            .is_some_and(|ordinals| ordinals.load(chunk).is_some())
+    }
+
+    /// Takes the next chunk of the redemptions of an image, after the ordinals. `is_right` judges each. Returns whether they contradict
+    /// nothing.
+    pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
+        let Some(blocks) = self.load_blocks(chunk) else {
+            return false;
+        };
+        for slot in slots(blocks) {
+            let Some(packed) = self.in_slot(slot) else {
+                continue;
+            };
+            let keys = self.keys(packed);
+            let is_sound = is_right(&packed.unpack())
+                && keys.change <= self.last_change
+                && self.is_distinct(slot, &keys)
+                && self.is_sparse(&keys);
+            if !is_sound || !self.index(slot, None, Some(&keys)) || !self.load_ordinal_of(slot) {
+                return false;
+            }
+        }
+        self.draw();
+        true
+    }
+
+    /// Takes the next blocks. Returns their numbers; `None` if they are damaged.
+    fn load_blocks(&mut self, chunk: &[u8]) -> Option<Range<u64>> {
+        let numbers = self.blocks.load(chunk)?;
+        for number in numbers.clone() {
+            let block = self.blocks.pages.get(number)?;
+            self.stored.places += StoredSize::places(block.taken());
+        }
+        Some(numbers)
+    }
+
+    /// Whether few IDs and codes have the hashes of these. Only those of an image that was made up have the same hash as many others.
+    fn is_sparse(&self, keys: &EntryKeys) -> bool {
+        let current = keys
+            .current
+            .map_or(0, |hash| self.current.find(hash).count());
+        self.by_id.find(keys.id).count().max(current) < EQUAL_MAX
+    }
+
+    /// Takes the next chunk of the redemptions of a snapshot, after the ordinals. Returns whether it is sound.
+    /// [`Self::finish_restoring`] follows the last one.
+    pub(super) fn restore(&mut self, chunk: &[u8]) -> bool {
+        self.load_blocks(chunk).is_some()
+    }
+
+    /// Makes the indexes of all restored redemptions, in a fraction of the time of adding them one by one. Returns whether the redemptions
+    /// contradict nothing.
+    pub(super) fn finish_restoring(&mut self) -> bool {
+        let mut ids = Vec::with_capacity(self.len());
+        let mut codes = Vec::with_capacity(self.len());
+        let mut references = Vec::with_capacity(self.len());
+        let mut changes = Vec::with_capacity(self.len());
+        for slot in slots(0..self.blocks.pages.end()) {
+            let Some(keys) = self.keys_in(slot) else {
+                continue;
+            };
+            if keys.change > self.last_change || !self.load_ordinal_of(slot) {
+                return false;
+            }
+            ids.push(IndexEntry::new(keys.id, slot));
+            codes.extend(keys.current.map(|hash| IndexEntry::new(hash, slot)));
+            references.push(IndexEntry::new(keys.reference, slot));
+            changes.push(OrderSlot {
+                change: keys.change,
+                slot,
+            });
+            self.stored.references_bytes += keys.reference_bytes;
+            self.holds.extend(keys.hold);
+            if let Some(key) = keys.ended {
+                self.retention.insert(key, keys.waits);
+            }
+        }
+        let Some(order) = Order::from_slots(changes, &self.blocks) else {
+            return false;
+        };
+        self.order = order;
+        self.by_id = Index::from_entries(&ids);
+        self.current = Index::from_entries(&codes);
+        self.by_reference = BoundedIndex::from_entries(&references);
+        self.draw();
+        are_distinct(&self.by_id, |slot| Some(self.in_slot(slot)?.id()))
+            && are_distinct(&self.current, |slot| Some(self.in_slot(slot)?.digest()))
+    }
+
+    /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
+    fn load_ordinal_of(&mut self, slot: u32) -> bool {
+        let Some(redemption) = self.in_slot(slot).map(PackedRedemption::unpack) else {
+            return false;
+        };
+        match (&self.ordinals, redemption.ordinal) {
+            (None, ordinal) => ordinal.is_none(),
+            (Some(ordinals), Some(ordinal)) => {
+                (1..=STOCK_MAX).contains(&ordinal)
+                    && (!redemption.stands()
+                        || ordinals.contains(ordinal)
+                            && self.loaded.get_or_insert_default().take(ordinal))
+            }
+            (Some(_), None) => false,
+        }
+    }
+
+    /// Goes on from a snapshot, with its counts of changes.
+    pub(super) fn resume(&mut self, changes: u64, ordinals_changes: Option<u64>) {
+        self.blocks.pages.changes = changes;
+        if let (Some(ordinals), Some(changes)) = (&mut self.ordinals, ordinals_changes) {
+            ordinals.pages.changes = changes;
+        }
+    }
+
+    /// Ends the loading. Returns whether it can be complete.
+    pub(super) fn finish_loading(&mut self) -> bool {
+        self.loaded = None;
+        self.blocks.is_trimmed() && self.ordinals.as_deref().is_none_or(Numbers::is_trimmed)
+    }
+
+    /// Memory that a chunk of ordinals needs in any ledger, in bytes; none if it is damaged.
+    pub(super) fn loading_ordinals_bytes(chunk: &[u8]) -> u64 {
+        let mut ordinals = Numbers::default();
+        drop(ordinals.load(chunk));
+        ordinals.memory_bytes()
+    }
+
+    /// Maximum memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
+    pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
+        let mut blocks = Blocks::default();
+        match blocks.load(chunk) {
+            Some(_) => blocks.memory_bytes() + indexes_growth_bytes(blocks.len()),
+            None => 0,
+        }
+    }
+
+    /// Number of redemptions.
+    pub fn len(&self) -> usize {
+        self.blocks.len() as usize
+    }
+
+    /// Number of holds.
+    pub(super) fn holds_len(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// The position of the last change of any redemption, even if that is forgotten by now.
+    pub fn last_change(&self) -> ChangeNumber {
+        self.last_change
+    }
+
+    /// Memory that it takes, in bytes; an upper bound.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let redemptions = self.by_id.len() as u64;
+        let mut bytes = self.blocks.memory_bytes() + self.ordinals_bytes();
+        if redemptions > 0 {
+            bytes += LEDGER_BYTES;
+        }
+        bytes += self.by_id.memory_bytes();
+        bytes += self.current.memory_bytes();
+        bytes += self.by_reference.memory_bytes();
+        bytes += self.order.memory_bytes();
+        bytes += self.holds.len() as u64 * SORTED_BYTES;
+        bytes + self.retention.memory_bytes(redemptions)
+    }
+
+    fn ordinals_bytes(&self) -> u64 {
+        let ordinals = self.ordinals.iter().chain(&self.loaded);
+        ordinals.map(|numbers| numbers.memory_bytes()).sum()
+    }
+
+    /// Maximum memory that this many new redemptions need, in bytes, without their references.
+    pub(super) fn growth_bytes(redemptions: u64) -> u64 {
+        Block::growth_bytes(redemptions)
+            .saturating_add(indexes_growth_bytes(redemptions))
+            .saturating_add(Numbers::growth_bytes(redemptions))
+    }
+
+    /// Maximum memory for changing the times of all redemptions, in bytes: those that wait in the order of changes become late.
+    pub(super) fn turning_back_bytes(&self) -> u64 {
+        self.blocks.len() * (SORTED_BYTES + Block::TIMES_GROWTH_BYTES)
+    }
+
+    /// Memory of the reference of a new redemption, in bytes.
+    pub(super) fn reference_bytes(reference: &Reference) -> u64 {
+        Block::reference_bytes(reference)
+    }
+
+    /// Every redemption.
+    pub fn iter(&self) -> impl Iterator<Item = PackedRedemption<'_>> {
+        slots(0..self.blocks.pages.end()).filter_map(|slot| self.in_slot(slot))
+    }
+
+    /// The redemption of this id.
+    pub fn get(&self, id: &RedemptionId) -> Option<PackedRedemption<'_>> {
+        self.in_slot(self.slot_of(id)?)
+    }
+
+    fn slot_of(&self, id: &RedemptionId) -> Option<u32> {
+        let mut slots = self.by_id.find(self.id_hash(*id));
+        slots.find(|slot| self.in_slot(*slot).is_some_and(|found| found.id() == *id))
+    }
+
+    /// Returns the current redemption of this code.
+    pub fn current(&self, digest: Digest) -> Option<PackedRedemption<'_>> {
+        let slots = self.current.find(self.code_hash(digest));
+        slots
+            .filter_map(|slot| self.in_slot(slot))
+            .find(|found| found.digest() == digest)
+    }
+
+    fn in_slot(&self, slot: u32) -> Option<PackedRedemption<'_>> {
+        packed_in(&self.blocks, slot)
+    }
+
+    /// The hold that expires first, and when.
+    pub(super) fn first_hold(&self) -> Option<Due> {
+        self.holds.first().copied()
+    }
+
+    /// The redemption that ended first, and when.
+    pub(super) fn first_ended(&self) -> Option<Due> {
+        self.retention.first()
+    }
+
+    /// A page of redemptions after `after`, in the order of their last change: the first `limit` that `wanted` accepts, out of the first
+    /// `looked_at_max`.
+    pub fn page(
+        &self,
+        query: &RedemptionQuery,
+        after: Option<ChangeNumber>,
+        limit: usize,
+        looked_at_max: usize,
+        mut wanted: impl FnMut(&Redemption) -> Option<Redemption>,
+    ) -> RedemptionPage {
+        let begin = after
+            .max(query.changed_after.map(ChangeNumber::at_last))
+            .unwrap_or_default();
+        let mut page = RedemptionPage {
+            redemptions: Vec::new(),
+            next: None,
+        };
+        let mut looked_at = None;
+        for (count, packed) in self.changes_after(query, begin).enumerate() {
+            if count == looked_at_max || page.redemptions.len() == limit {
+                page.next = looked_at;
+                break;
+            }
+            if query.asks_for(packed) {
+                page.redemptions.extend(wanted(&packed.unpack()));
+            }
+            looked_at = Some(packed.change());
+        }
+        page
+    }
+
+    /// All redemptions that a query has to check, in order. For a reference that many have, these are all that changed.
+    fn changes_after(
+        &self,
+        query: &RedemptionQuery,
+        begin: ChangeNumber,
+    ) -> Box<dyn Iterator<Item = PackedRedemption<'_>> + '_> {
+        let reference = query.reference.as_ref();
+        let few = reference.and_then(|reference| {
+            self.by_reference
+                .find(self.hash(reference.as_str().as_bytes()))
+        });
+        let Some(few) = few else {
+            let slots = self.order.after(begin, &self.blocks);
+            return Box::new(slots.filter_map(|slot| self.in_slot(slot)));
+        };
+        let found = few.filter_map(|slot| self.in_slot(slot));
+        let mut found: Vec<_> = found.filter(|packed| packed.change() > begin).collect();
+        found.sort_unstable_by_key(|packed| packed.change());
+        Box::new(found.into_iter())
+    }
+
+    /// Adds a redemption, which becomes current.
+    pub fn insert(&mut self, redemption: Redemption) {
+        let change = self.next_change(redemption.changed_at);
+        self.put(None, Some(&LedgerEntry { redemption, change }));
+    }
+
+    fn next_change(&mut self, now: Timestamp) -> ChangeNumber {
+        self.last_change = self.last_change.next(now);
+        self.last_change
+    }
+
+    /// Replaces a changed redemption. If it is no longer current, its code and its ordinal are free.
+    pub fn settle(&mut self, redemption: Redemption) {
+        let Some(slot) = self.slot_of(&redemption.id) else {
+            return;
+        };
+        let stood = self.in_slot(slot).is_some_and(PackedRedemption::stands);
+        if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.ordinal)
+            && stood
+            && !redemption.stands()
+        {
+            ordinals.release(ordinal);
+        }
+        let change = self.next_change(redemption.changed_at);
+        self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+    }
+
+    /// Removes a redemption, if it is there.
+    pub fn remove(&mut self, id: &RedemptionId) {
+        self.put(self.slot_of(id), None);
+    }
+
+    /// Frees about this many entries, or none while a snapshot needs the redemptions. Returns how many those were.
+    pub(super) fn free(&mut self, entries_max: u64) -> u64 {
+        let mut freed = 0;
+        while freed < entries_max
+            && let Some(block) = self.blocks.free_page()
+        {
+            freed += block.taken().max(1) as u64;
+        }
+        if self.blocks.memory_bytes() > 0 {
+            return freed;
+        }
+        while freed < entries_max {
+            let mut ordinals = self.ordinals.iter_mut().chain(&mut self.loaded);
+            let lists = [
+                self.by_id.free_list(),
+                self.current.free_list(),
+                self.by_reference.free_list(),
+                self.order.free_page(),
+            ];
+            let removed = [
+                ordinals.any(|numbers| numbers.free_page().is_some()),
+                self.holds.pop_first().is_some(),
+                self.retention.free_one(),
+            ];
+            let lists = lists.into_iter().flatten();
+            let lists: u64 = lists.map(|entries| entries.max(1) as u64).sum();
+            let removed = removed.into_iter().filter(|is_removed| *is_removed);
+            match lists + removed.count() as u64 {
+                0 => break,
+                removed => freed += removed,
+            }
+        }
+        freed
+    }
+
+    /// Changes the times of those redemptions for which `amended` returns others. The order of their changes stays as it is. Returns how
+    /// many changed.
+    pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
+        let mut count = 0;
+        for slot in slots(0..self.blocks.pages.end()) {
+            let Some(packed) = self.in_slot(slot) else {
+                continue;
+            };
+            let change = packed.change();
+            if let Some(redemption) = amended(&packed.unpack()) {
+                self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Revives an ended hold, unless its code has another current redemption. It keeps its ordinal, unless that is taken, or too high for a
+    /// pool with this many redemptions. Returns whether it was revived.
+    pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
+        let Some(slot) = self.slot_of(id) else {
+            return false;
+        };
+        let Some(packed) = self.in_slot(slot) else {
+            return false;
+        };
+        if self.current(packed.digest()).is_some() {
+            return false;
+        }
+        let change = packed.change();
+        let mut redemption = packed.unpack();
+        redemption.status = RedemptionStatus::Held;
+        if let Some(ordinals) = &mut self.ordinals {
+            let highest = ordinals.len().saturating_add(self.blocks.len());
+            let own = redemption
+                .ordinal
+                .filter(|own| *own <= highest && ordinals.take(*own));
+            redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
+        }
+        self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+        true
+    }
+
+    /// Takes an ordinal for a redemption that is about to be inserted; `None` unless it is an open pool's.
+    pub(super) fn take_ordinal(&mut self) -> Option<u64> {
+        self.ordinals.as_deref_mut().map(Numbers::take_lowest)
+    }
+
+    /// Number of codes of an open pool that are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
+    pub(super) fn taken(&self) -> u64 {
+        self.ordinals.as_deref().map_or(0, Numbers::len)
+    }
+
+    /// The hold that ran out first, at `now` or earlier.
+    pub(super) fn overdue(&self, now: Timestamp) -> Option<RedemptionId> {
+        self.first_hold()
+            .filter(|(until, _)| *until <= now)
+            .map(|(_, id)| id)
+    }
+
+    /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`. It ends at most [`ENDED_MAX`] holds
+    /// that have run out.
+    pub(super) fn has_room(&self, stock: u64, now: Timestamp) -> bool {
+        let surplus = (self.taken() + 1).saturating_sub(stock);
+        let overdue = self.holds.iter().take_while(|(until, _)| *until <= now);
+        overdue.take(surplus.min(ENDED_MAX as u64) as usize).count() as u64 == surplus
+    }
+
+    /// Adds sections for the redemptions and the ordinals.
+    pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredLedger {
+        let epoch = self.epoch;
+        let redemptions = self.blocks.len();
+        let memory_bytes = self.stored.memory_bytes(&self.blocks) + self.ordinals_bytes();
+        let changes = freeze(
+            SectionId::new(epoch, REDEMPTIONS),
+            &mut self.blocks.pages,
+            copied,
+            sections,
+        );
+        let ordinals = self.ordinals.as_deref_mut();
+        let ordinals_changes = ordinals.map(|ordinals| {
+            freeze(
+                SectionId::new(epoch, ORDINALS),
+                &mut ordinals.pages,
+                copied,
+                sections,
+            )
+        });
+        StoredLedger {
+            epoch,
+            redemptions,
+            changes,
+            memory_bytes,
+            ordinals_changes,
+        }
+    }
+}
+
+/// All slots of some blocks.
+fn slots(blocks: Range<u64>) -> impl Iterator<Item = u32> {
+    blocks.flat_map(|number| {
+        let first = number as u32 * Block::COUNT;
+        (0..Block::COUNT).map(move |place| first + place)
+    })
+}
+
+/// Maximum memory that this many new redemptions need outside of blocks, in bytes.
+fn indexes_growth_bytes(redemptions: u64) -> u64 {
+    if redemptions == 0 {
+        return 0;
+    }
+    // Each may be a hold, or late, and be the first to be drawn.
+    let each = REDEMPTION_BYTES + 2 * SORTED_BYTES;
+    let first = LEDGER_BYTES + 3 * INDEX_BYTES + ORDER_BYTES;
+    redemptions.saturating_mul(each).saturating_add(first)
+}
+
+/// Whether few entries of an index have the same hash, and no two of them the same key.
+fn are_distinct<K: PartialEq>(index: &Index, key_in: impl Fn(u32) -> Option<K>) -> bool {
+    index.repeated().all(|equal| {
+        if equal.len() > EQUAL_MAX {
+            return false;
+        }
+        let keys: Vec<_> = equal.iter().map(|entry| key_in(entry.place())).collect();
+        let mut rest = keys.as_slice();
+        while let Some((key, others)) = rest.split_first() {
+            if others.contains(key) {
+                return false;
+            }
+            rest = others;
+        }
+        true
+    })
+}
+
+impl RedemptionQuery {
+    /// Whether the query matches a redemption, whatever its status. The indexes alone can't decide: hashes of references collide, and in a
+    /// crowded millisecond a position runs ahead of the time.
+    fn asks_for(&self, redemption: PackedRedemption<'_>) -> bool {
+        self.reference
+            .as_ref()
+            .is_none_or(|reference| redemption.is_under(reference))
+            && self
+                .changed_after
+                .is_none_or(|after| redemption.changed_at() > after)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -60,6 +60,7 @@ mod tests {
         for (level, target, at, wanted) in [
             ("info", "cuckood::http", Level::INFO, true),
             ("info", "cuckood::http", Level::DEBUG, false),
+            ("info", "cuckood_log::store", Level::INFO, true),
             ("info", "sled::pagecache", Level::INFO, false),
             ("info", "sled::pagecache", Level::WARN, true),
             ("debug", "cuckood::engine", Level::DEBUG, true),

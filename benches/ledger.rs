@@ -366,6 +366,7 @@ impl Sections for StoredSections {
     ) -> Result<bool, Infallible> {
         let chunks = self.0.get(&(section.owner, section.part));
         let chunk = chunks.and_then(|chunks| chunks.get(chunk as usize));
+        out.clear();
         out.extend_from_slice(chunk.map_or(&[], Vec::as_slice));
         Ok(chunk.is_some())
     }
@@ -379,10 +380,8 @@ impl Sections for StoredSections {
         section: SectionId,
         table: &Restoring<'_>,
     ) -> Result<(), RestoreError<Infallible>> {
-        let chunks = &self.0[&(section.owner, section.part)];
-        table.load(0..chunks.len() as u32, |chunk, out| {
-            out.extend_from_slice(&chunks[chunk as usize]);
-            Ok(())
+        table.load(0..table.chunks(), |chunk, out| {
+            self.chunk(section, chunk, out).map(drop)
         })
     }
 }

@@ -230,7 +230,7 @@ mod tests {
         assert!(many.tables_bytes > 10 * one.tables_bytes);
         assert_eq!(
             (one.redemptions_bytes, many.redemptions_bytes),
-            (0, 6_000 * 472)
+            (0, 6_000 * 132)
         );
         assert!(many.peak_bytes > many.tables_bytes + many.redemptions_bytes + one.tables_bytes);
         assert_eq!(

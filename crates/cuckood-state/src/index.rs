@@ -7,8 +7,6 @@
 //!
 //! Callers hash with a key that clients don't know: equal hashes are searched one by one.
 
-use std::collections::BTreeMap;
-
 /// Maximum number of entries of a list on average.
 const LIST_MAX: usize = 128;
 
@@ -254,51 +252,86 @@ impl Index {
     }
 }
 
+/// A hash of more than [`EQUAL_MAX`] values.
+#[derive(Clone, Copy, Debug)]
+struct CrowdedHash {
+    hash: u32,
+    /// Number of values.
+    count: u32,
+}
+
 /// An index of keys that clients choose, so that any number of values may have the same one. A key with more than [`EQUAL_MAX`] values is
 /// *crowded*: the index only counts them.
 #[derive(Debug, Default)]
 pub(super) struct BoundedIndex {
     index: Index,
-    /// Number of values with each crowded hash. It stays until none is left.
-    crowded: BTreeMap<u32, u64>,
+    /// The crowded hashes, sorted. One stays until no value with it is left.
+    crowded: Vec<CrowdedHash>,
+    /// Number of values, in the index and counted.
+    len: usize,
 }
-
-/// An upper bound of the memory of a crowded hash, in bytes.
-const CROWDED_BYTES: u64 = 64;
 
 impl BoundedIndex {
     /// An index of all these entries.
     pub(super) fn from_entries(entries: &[IndexEntry]) -> Self {
-        let mut index = Index::from_entries(entries);
-        let mut crowded = BTreeMap::new();
-        let too_many = index.repeated().filter(|equal| equal.len() > EQUAL_MAX);
-        crowded.extend(too_many.map(|equal| (equal[0].hash(), equal.len() as u64)));
+        let mut bounded = Self {
+            index: Index::from_entries(entries),
+            crowded: Vec::new(),
+            len: entries.len(),
+        };
+        let too_many = bounded.index.repeated();
+        let too_many = too_many.filter(|equal| equal.len() > EQUAL_MAX);
+        let mut crowded: Vec<_> = too_many
+            .map(|equal| CrowdedHash {
+                hash: equal[0].hash(),
+                count: equal.len() as u32,
+            })
+            .collect();
+        if crowded.is_empty() {
+            return bounded;
+        }
+        crowded.sort_unstable_by_key(|crowded| crowded.hash);
+        bounded.crowded = crowded;
+        let mut index = std::mem::take(&mut bounded.index);
         for list in &mut index.lists {
-            list.retain(|entry| !crowded.contains_key(&entry.hash()));
+            list.retain(|entry| bounded.crowded_at(entry.hash()).is_err());
             list.shrink_to(capacity_for(list.len()));
         }
         index.len = index.lists.iter().map(Vec::len).sum();
         index.merge_short_lists();
-        Self { index, crowded }
+        Self { index, ..bounded }
     }
 
-    /// An upper bound of its memory, in bytes.
+    /// An upper bound of its memory, in bytes. It follows from the number of values: a crowded hash takes less than they would.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.index.memory_bytes() + self.crowded.len() as u64 * CROWDED_BYTES
+        if self.len == 0 {
+            return 0;
+        }
+        INDEX_BYTES + self.len as u64 * INDEX_ENTRY_BYTES
+    }
+
+    /// Where a crowded hash is, or would be.
+    fn crowded_at(&self, hash: u32) -> Result<usize, usize> {
+        self.crowded
+            .binary_search_by_key(&hash, |crowded| crowded.hash)
     }
 
     /// Returns the places of all values whose key has this hash; `None` if it is crowded.
     pub(super) fn find(&self, hash: u32) -> Option<impl Iterator<Item = u32>> {
-        let is_crowded = self.crowded.contains_key(&hash);
+        let is_crowded = self.crowded_at(hash).is_ok();
         (!is_crowded).then(|| self.index.find(hash))
     }
 
     /// Adds an entry.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
-        if let Some(count) = self.crowded.get_mut(&hash) {
-            *count += 1;
-            return;
-        }
+        self.len += 1;
+        let at = match self.crowded_at(hash) {
+            Ok(at) => {
+                self.crowded[at].count += 1;
+                return;
+            }
+            Err(at) => at,
+        };
         if self.index.equal(hash).len() < EQUAL_MAX {
             self.index.insert(hash, place);
             return;
@@ -307,24 +340,158 @@ impl BoundedIndex {
         for entry in &equal {
             self.index.remove(hash, entry.place());
         }
-        self.crowded.insert(hash, equal.len() as u64 + 1);
+        if self.crowded.len() == self.crowded.capacity() {
+            self.crowded.reserve_exact(self.crowded.len() / 8 + 1);
+        }
+        let count = equal.len() as u32 + 1;
+        self.crowded.insert(at, CrowdedHash { hash, count });
     }
 
     /// Removes an entry that is there.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
-        let Some(count) = self.crowded.get_mut(&hash) else {
+        self.len -= 1;
+        let Ok(at) = self.crowded_at(hash) else {
             self.index.remove(hash, place);
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            self.crowded.remove(&hash);
+        self.crowded[at].count -= 1;
+        if self.crowded[at].count == 0 {
+            self.crowded.remove(at);
+            self.crowded.shrink_to(self.crowded.len() * 9 / 8);
         }
     }
 
-    /// Frees a list, or a crowded hash. Returns how many entries it had; `None` after the last. No other operation may follow.
+    /// Its memory, counted list by list, in bytes.
+    #[cfg(test)]
+    pub(super) fn real_bytes(&self) -> u64 {
+        let crowded = self.crowded.capacity() * size_of::<CrowdedHash>();
+        self.index.real_bytes() + crowded as u64
+    }
+
+    /// Frees a list, and returns how many entries it had; `None` after the last. No other operation may follow.
     pub(super) fn free_list(&mut self) -> Option<usize> {
-        let crowded = self.crowded.pop_first().map(|_| 1);
-        crowded.or_else(|| self.index.free_list())
+        let freed = self.index.free_list();
+        self.len -= freed.unwrap_or(self.len);
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// A hash like that of a key; few different ones if `kinds` is small.
+    fn hash(number: u32, kinds: u32) -> u32 {
+        let number = u64::from(number % kinds);
+        (xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()) >> 32) as u32
+    }
+
+    fn found(index: &Index, hash: u32) -> BTreeSet<u32> {
+        index.find(hash).collect()
+    }
+
+    fn expected(model: &BTreeSet<IndexEntry>, hash: u32) -> BTreeSet<u32> {
+        let all = IndexEntry::new(hash, 0)..=IndexEntry::new(hash, u32::MAX);
+        model.range(all).map(|entry| entry.place()).collect()
+    }
+
+    /// Lists are sorted, each entry is in the list of its hash, and none is much longer than others.
+    fn check(index: &Index, model: &BTreeSet<IndexEntry>) {
+        assert_eq!(index.len(), model.len());
+        assert_eq!(index.lists.iter().map(Vec::len).sum::<usize>(), model.len());
+        for (number, list) in index.lists.iter().enumerate() {
+            assert!(list.is_sorted());
+            for entry in list {
+                assert!(model.contains(entry));
+                assert_eq!(index.list_of(entry.hash()), number);
+            }
+        }
+        let lists = index.lists.len();
+        assert!(index.len() <= lists * LIST_MAX, "{lists} lists are too few");
+        assert!(
+            lists <= 1 || index.len() >= (lists - 1) * LIST_MIN,
+            "{lists} lists are too many"
+        );
+        assert!(index.real_bytes() <= index.memory_bytes());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// An index has the same entries as a set, whatever was added and removed, however many have the same hash.
+        #[test]
+        fn index_equals_sorted_set(
+            steps in proptest::collection::vec((any::<bool>(), 0..6_000_u32, 1..3_000_u32), 1..12),
+            kinds in prop_oneof![Just(3), Just(500), Just(u32::MAX)],
+        ) {
+            let mut index = Index::default();
+            let mut model = BTreeSet::new();
+            for (is_adding, first, count) in steps {
+                for number in first..first + count {
+                    let entry = IndexEntry::new(hash(number, kinds), number);
+                    if is_adding && model.insert(entry) {
+                        index.insert(entry.hash(), number);
+                    }
+                    if !is_adding {
+                        prop_assert_eq!(index.remove(entry.hash(), number), model.remove(&entry));
+                    }
+                }
+                check(&index, &model);
+                for number in (first..first + count).step_by(97) {
+                    let hash = hash(number, kinds);
+                    prop_assert_eq!(found(&index, hash), expected(&model, hash));
+                }
+                let entries: Vec<_> = model.iter().copied().collect();
+                check(&Index::from_entries(&entries), &model);
+            }
+            let repeated: Vec<IndexEntry> = index.repeated().flatten().copied().collect();
+            let is_repeated = |entry: &&IndexEntry| expected(&model, entry.hash()).len() > 1;
+            let wanted: BTreeSet<_> = model.iter().filter(is_repeated).copied().collect();
+            prop_assert_eq!(repeated.len(), wanted.len());
+            prop_assert_eq!(repeated.into_iter().collect::<BTreeSet<_>>(), wanted);
+            while index.free_list().is_some() {}
+            prop_assert_eq!((index.len(), index.real_bytes()), (0, 0));
+        }
+
+        /// A hash that more than the limit ever had at once is crowded until none is left; all others are found.
+        #[test]
+        fn bounded_index_finds_all_or_none(
+            steps in proptest::collection::vec((0..4_u8, 0..600_u32), 1..1_500),
+        ) {
+            let mut index = BoundedIndex::default();
+            let mut model = BTreeSet::new();
+            let mut crowded = BTreeSet::new();
+            for (step, number) in steps {
+                let entry = IndexEntry::new(hash(number, 7), number);
+                if step > 0 && model.insert(entry) {
+                    index.insert(entry.hash(), number);
+                }
+                if step == 0 && model.remove(&entry) {
+                    index.remove(entry.hash(), number);
+                }
+                prop_assert_eq!(index.len, model.len());
+                prop_assert!(index.real_bytes() <= index.memory_bytes());
+                let places = expected(&model, entry.hash());
+                if places.len() > EQUAL_MAX {
+                    crowded.insert(entry.hash());
+                }
+                if places.is_empty() {
+                    crowded.remove(&entry.hash());
+                }
+                let found = index.find(entry.hash()).map(Iterator::collect);
+                let is_crowded = crowded.contains(&entry.hash());
+                prop_assert_eq!(found, (!is_crowded).then_some(places));
+            }
+            let entries: Vec<_> = model.iter().copied().collect();
+            let restored = BoundedIndex::from_entries(&entries);
+            prop_assert_eq!(restored.memory_bytes(), index.memory_bytes());
+            for hash in (0..7).map(|number| hash(number, 7)) {
+                let places = expected(&model, hash);
+                let found = restored.find(hash).map(Iterator::collect);
+                prop_assert_eq!(found, (places.len() <= EQUAL_MAX).then_some(places));
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The life of a code: available, held, redeemed, and back. A code and its redemption always change together.
 
-use super::ledger::{ENDED_MAX, PackedRedemption};
+use super::ledger::{ENDED_MAX, RedemptionView};
 use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use super::tables::slot_state;
@@ -210,7 +210,7 @@ impl Subject<'_> {
 
     fn stored(&self, id: &RedemptionId) -> Option<Redemption> {
         let ledger = self.filter.view.ledger.read();
-        ledger.get(id).map(PackedRedemption::unpack)
+        ledger.get(id).map(RedemptionView::unpack)
     }
 
     /// Stores a new redemption, and sets the state of its code.

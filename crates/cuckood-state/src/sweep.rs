@@ -14,7 +14,7 @@
 
 use super::agenda::Task;
 use super::events::REVIVED_EVENTS_MAX;
-use super::ledger::{ENDED_MAX, Ledger, PackedRedemption};
+use super::ledger::{ENDED_MAX, Ledger, RedemptionView};
 use super::machine::{SWEEP_MAX, State, Subject};
 use crate::domain::{
     Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus,
@@ -192,7 +192,7 @@ impl Subject<'_> {
         let again: Vec<Redemption> = again
             .iter()
             .filter_map(|id| ledger.get(id))
-            .map(PackedRedemption::unpack)
+            .map(RedemptionView::unpack)
             .collect();
         drop(ledger);
         if let Some(forget) = self.filter.view.spec.forget {
@@ -227,7 +227,7 @@ fn prematurely_expired(ledger: &Ledger, now: Timestamp) -> Vec<(RedemptionId, Di
     let expired = ledger
         .iter()
         .filter(|redemption| redemption.status() == RedemptionStatus::Expired)
-        .map(PackedRedemption::unpack);
+        .map(RedemptionView::unpack);
     let mut found: Vec<_> = expired.filter(ended_too_soon).collect();
     found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
     found

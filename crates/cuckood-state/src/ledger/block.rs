@@ -56,7 +56,7 @@ pub(super) struct LedgerEntry {
 
 /// A redemption, as a ledger stores it.
 #[derive(Clone, Copy)]
-pub struct PackedRedemption<'a>(&'a [u8]);
+pub struct RedemptionView<'a>(&'a [u8]);
 
 /// The fields of a packed redemption that have no fixed place.
 struct PackedTimes {
@@ -171,7 +171,7 @@ impl LedgerEntry {
     }
 }
 
-impl<'a> PackedRedemption<'a> {
+impl<'a> RedemptionView<'a> {
     fn has(self, flag: u8) -> bool {
         self.0[0] & flag > 0
     }
@@ -268,6 +268,11 @@ impl<'a> PackedRedemption<'a> {
         Timestamp(take_distance(self.change().time(), &mut rest))
     }
 
+    /// In an open pool: its number.
+    pub(super) fn ordinal(self) -> Option<u64> {
+        self.times().ordinal
+    }
+
     /// Whether it is no hold, and changed last at the time of its position.
     pub(super) fn waits(self) -> bool {
         self.changed_at().0 == self.change().time() && self.held_until().is_none()
@@ -337,13 +342,13 @@ impl Block {
     }
 
     /// The redemption in a slot, if it has one.
-    pub(super) fn get(&self, place: u32) -> Option<PackedRedemption<'_>> {
+    pub(super) fn get(&self, place: u32) -> Option<RedemptionView<'_>> {
         let is_taken = self.taken >> place & 1 > 0;
-        is_taken.then(|| PackedRedemption(&self.bytes[self.range(place)]))
+        is_taken.then(|| RedemptionView(&self.bytes[self.range(place)]))
     }
 
     fn times_left_of(&self, place: u32) -> u16 {
-        let times = self.get(place).map(PackedRedemption::times_bytes);
+        let times = self.get(place).map(RedemptionView::times_bytes);
         times.map_or(0, |bytes| TIMES_BYTES.saturating_sub(bytes) as u16)
     }
 
@@ -457,17 +462,17 @@ impl SlabPage for Block {
 }
 
 /// The redemption in a slot, if it has one.
-pub(super) fn packed_in(blocks: &Blocks, slot: u32) -> Option<PackedRedemption<'_>> {
+pub(super) fn packed_in(blocks: &Blocks, slot: u32) -> Option<RedemptionView<'_>> {
     let (block, place) = blocks.page_of(slot)?;
     block.get(place)
 }
 
 impl OrderedEntries for Blocks {
     fn change(&self, slot: u32) -> ChangeNumber {
-        packed_in(self, slot).map_or_else(ChangeNumber::default, PackedRedemption::change)
+        packed_in(self, slot).map_or_else(ChangeNumber::default, RedemptionView::change)
     }
 
     fn waits(&self, slot: u32) -> bool {
-        packed_in(self, slot).is_some_and(PackedRedemption::waits)
+        packed_in(self, slot).is_some_and(RedemptionView::waits)
     }
 }

@@ -14,7 +14,7 @@ mod block;
 mod order;
 mod retention;
 
-pub use block::PackedRedemption;
+pub use block::RedemptionView;
 pub use order::ChangeNumber;
 
 use super::agenda::Due;
@@ -26,8 +26,8 @@ use crate::domain::{
 use crate::paged::{Copied, Numbers, SlabPage};
 use block::{Block, Blocks, LedgerEntry, packed_in};
 use cuckood_filter::{Digest, Secret};
-use order::{ORDER_BYTES, ORDER_SLOT_BYTES, Order, OrderSlot};
-use retention::{Retention, SORTED_BYTES};
+use order::{ChangeOrder, ORDER_BYTES, ORDER_SLOT_BYTES, OrderSlot};
+use retention::{RetentionOrder, SORTED_BYTES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -94,11 +94,11 @@ pub struct Ledger {
     by_id: Index,
     current: Index,
     by_reference: BoundedIndex,
-    order: Order,
+    order: ChangeOrder,
     /// Held redemptions, by the time at which they expire.
     holds: BTreeSet<Due>,
     /// All others.
-    retention: Retention,
+    retention: RetentionOrder,
     last_change: ChangeNumber,
     stored: StoredSize,
     /// The ordinals that are taken; `None` unless it is an open pool's.
@@ -199,7 +199,7 @@ impl Ledger {
         self.hash(&digest.0.to_le_bytes())
     }
 
-    fn keys(&self, packed: PackedRedemption<'_>) -> EntryKeys {
+    fn keys(&self, packed: RedemptionView<'_>) -> EntryKeys {
         let id = packed.id();
         let reference = packed.reference_bytes();
         let hold = packed.held_until().map(|until| (until, id));
@@ -254,12 +254,13 @@ impl Ledger {
                 .is_none_or(|keys| self.is_distinct(slot, keys)),
             "the indexes distinguish redemptions"
         );
-        self.index(slot, before.as_ref(), after.as_ref());
+        let has_place = self.index(slot, before.as_ref(), after.as_ref());
+        debug_assert!(has_place, "positions of changes differ");
         self.draw();
         if self.blocks.is_empty() {
             // The trees' last nodes.
             self.holds = BTreeSet::new();
-            self.retention = Retention::default();
+            self.retention = RetentionOrder::default();
         }
     }
 
@@ -450,7 +451,7 @@ impl Ledger {
                 self.retention.insert(key, keys.waits);
             }
         }
-        let Some(order) = Order::from_slots(changes, &self.blocks) else {
+        let Some(order) = ChangeOrder::from_slots(changes, &self.blocks) else {
             return false;
         };
         self.order = order;
@@ -464,14 +465,14 @@ impl Ledger {
 
     /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
     fn load_ordinal_of(&mut self, slot: u32) -> bool {
-        let Some(redemption) = self.in_slot(slot).map(PackedRedemption::unpack) else {
+        let Some(packed) = packed_in(&self.blocks, slot) else {
             return false;
         };
-        match (&self.ordinals, redemption.ordinal) {
+        match (&self.ordinals, packed.ordinal()) {
             (None, ordinal) => ordinal.is_none(),
             (Some(ordinals), Some(ordinal)) => {
                 (1..=STOCK_MAX).contains(&ordinal)
-                    && (!redemption.stands()
+                    && (!packed.stands()
                         || ordinals.contains(ordinal)
                             && self.loaded.get_or_insert_default().take(ordinal))
             }
@@ -562,12 +563,12 @@ impl Ledger {
     }
 
     /// Every redemption.
-    pub fn iter(&self) -> impl Iterator<Item = PackedRedemption<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = RedemptionView<'_>> {
         slots(0..self.blocks.pages.end()).filter_map(|slot| self.in_slot(slot))
     }
 
     /// The redemption of this id.
-    pub fn get(&self, id: &RedemptionId) -> Option<PackedRedemption<'_>> {
+    pub fn get(&self, id: &RedemptionId) -> Option<RedemptionView<'_>> {
         self.in_slot(self.slot_of(id)?)
     }
 
@@ -577,14 +578,14 @@ impl Ledger {
     }
 
     /// Returns the current redemption of this code.
-    pub fn current(&self, digest: Digest) -> Option<PackedRedemption<'_>> {
+    pub fn current(&self, digest: Digest) -> Option<RedemptionView<'_>> {
         let slots = self.current.find(self.code_hash(digest));
         slots
             .filter_map(|slot| self.in_slot(slot))
             .find(|found| found.digest() == digest)
     }
 
-    fn in_slot(&self, slot: u32) -> Option<PackedRedemption<'_>> {
+    fn in_slot(&self, slot: u32) -> Option<RedemptionView<'_>> {
         packed_in(&self.blocks, slot)
     }
 
@@ -634,7 +635,7 @@ impl Ledger {
         &self,
         query: &RedemptionQuery,
         begin: ChangeNumber,
-    ) -> Box<dyn Iterator<Item = PackedRedemption<'_>> + '_> {
+    ) -> Box<dyn Iterator<Item = RedemptionView<'_>> + '_> {
         let reference = query.reference.as_ref();
         let few = reference.and_then(|reference| {
             self.by_reference
@@ -666,7 +667,7 @@ impl Ledger {
         let Some(slot) = self.slot_of(&redemption.id) else {
             return;
         };
-        let stood = self.in_slot(slot).is_some_and(PackedRedemption::stands);
+        let stood = self.in_slot(slot).is_some_and(RedemptionView::stands);
         if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.ordinal)
             && stood
             && !redemption.stands()
@@ -855,7 +856,7 @@ fn are_distinct<K: PartialEq>(index: &Index, key_in: impl Fn(u32) -> Option<K>) 
 impl RedemptionQuery {
     /// Whether the query matches a redemption, whatever its status. The indexes alone can't decide: hashes of references collide, and in a
     /// crowded millisecond a position runs ahead of the time.
-    fn asks_for(&self, redemption: PackedRedemption<'_>) -> bool {
+    fn asks_for(&self, redemption: RedemptionView<'_>) -> bool {
         self.reference
             .as_ref()
             .is_none_or(|reference| redemption.is_under(reference))

@@ -14,13 +14,16 @@ const CHANGE_BITS: u32 = 20;
 /// Maximum number of slots in a page.
 const PAGE_SLOTS: usize = 512;
 
-/// A page with fewer slots is merged with a neighbor, if the two have at most twice as many.
-const SHORT_SLOTS: usize = PAGE_SLOTS / 4;
+/// Two neighbors that have at most this many slots are merged.
+const SHORT_SLOTS: usize = PAGE_SLOTS / 2;
+
+/// A page whose number of slots falls to a multiple of this is compared with its neighbors.
+const CHECKED_SLOTS: usize = 16;
 
 /// Maximum number of slots that a page has capacity for in addition to its own.
 const SPARE_SLOTS: usize = 32;
 
-/// An upper bound of the memory of a slot in the order, in bytes. Two pages next to each other have more than half of a page's slots.
+/// An upper bound of the memory of a slot in the order, in bytes: four, spare capacity, and a share of the page.
 pub(super) const ORDER_SLOT_BYTES: u64 = 8;
 
 /// Memory of the order in addition to its slots, in bytes: a node of the tree, and parts of two pages.
@@ -81,7 +84,7 @@ struct OrderPage {
 
 /// The slots of all redemptions, in the order of their last changes.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct ChangeOrder {
     /// By a position that no slot of the page precedes, and all slots of the page before do.
     pages: BTreeMap<ChangeNumber, OrderPage>,
     len: u64,
@@ -108,7 +111,7 @@ impl OrderPage {
     }
 }
 
-impl Order {
+impl ChangeOrder {
     /// An upper bound of its memory, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         if self.len == 0 {
@@ -191,9 +194,11 @@ impl Order {
         page.slots.remove(at);
         page.waiting -= u16::from(waited);
         page.trim();
-        let is_short = page.slots.len() < SHORT_SLOTS;
+        let len = page.slots.len();
         self.len -= 1;
-        if is_short {
+        if len == 0 {
+            self.pages.remove(&key);
+        } else if len < SHORT_SLOTS && len.is_multiple_of(CHECKED_SLOTS) {
             self.merge_after(key);
             let before = self.pages.range(..key).next_back().map(|(key, _)| *key);
             before
@@ -212,7 +217,7 @@ impl Order {
         let Some((next, page)) = self.pages.range(after).next() else {
             return;
         };
-        if len + page.slots.len() > 2 * SHORT_SLOTS {
+        if len + page.slots.len() > SHORT_SLOTS {
             return;
         }
         let next = *next;
@@ -291,6 +296,23 @@ impl Order {
         Some(order)
     }
 
+    /// Checks that pages are in order, that few of them have few slots, and that the numbers of waiting entries are right.
+    #[cfg(test)]
+    pub(super) fn check(&self, entries: &impl OrderedEntries) {
+        let slots = self.pages.values().flat_map(|page| &page.slots);
+        let changes: Vec<_> = slots.map(|slot| entries.change(*slot)).collect();
+        assert!(changes.is_sorted_by(|one, next| one < next));
+        assert_eq!(self.len, changes.len() as u64);
+        let pages = self.pages.len();
+        let pair_min = SHORT_SLOTS - 2 * CHECKED_SLOTS;
+        assert!(pages <= 2 + 2 * changes.len() / pair_min, "{pages} pages");
+        for page in self.pages.values() {
+            let waiting = page.slots.iter().filter(|slot| entries.waits(**slot));
+            assert_eq!(usize::from(page.waiting), waiting.count());
+        }
+        assert!(self.real_bytes() <= self.memory_bytes());
+    }
+
     /// Its memory, counted page by page, in bytes. Half of the tree's places are used.
     #[cfg(test)]
     pub(super) fn real_bytes(&self) -> u64 {
@@ -307,5 +329,123 @@ impl Order {
         let (_, page) = self.pages.pop_first()?;
         self.len -= page.slots.len() as u64;
         Some(page.slots.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The positions of slots, and which of them wait: those with odd numbers.
+    #[derive(Default)]
+    struct Entries(BTreeMap<u32, ChangeNumber>);
+
+    impl OrderedEntries for Entries {
+        fn change(&self, slot: u32) -> ChangeNumber {
+            self.0[&slot]
+        }
+
+        fn waits(&self, slot: u32) -> bool {
+            slot % 2 == 1
+        }
+    }
+
+    fn check(order: &ChangeOrder, entries: &Entries) {
+        let mut sorted: Vec<_> = entries.0.iter().map(|(slot, at)| (*at, *slot)).collect();
+        sorted.sort_unstable();
+        let slots = order.pages.values().flat_map(|page| page.slots.iter());
+        assert!(slots.eq(sorted.iter().map(|(_, slot)| slot)));
+        order.check(entries);
+        for from in [0, sorted.len() / 3, sorted.len()] {
+            let begin = sorted
+                .get(from)
+                .map_or(ChangeNumber(u64::MAX), |(at, _)| *at);
+            let expected = sorted
+                .iter()
+                .filter(|(at, _)| *at > begin)
+                .map(|(_, slot)| *slot);
+            assert!(order.after(begin, entries).eq(expected));
+            let waiting = sorted
+                .iter()
+                .filter(|(at, slot)| *at >= begin && slot % 2 == 1);
+            let found: Vec<u32> = order.waiting_from(begin).collect();
+            for (_, slot) in waiting {
+                assert!(found.contains(slot));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// Slots stay in the order of their positions, wherever they are added and removed, and few pages have few of them.
+        #[test]
+        fn order_equals_sorted_map(
+            steps in proptest::collection::vec((0..4_u8, 0..8_000_u32, 1..2_500_u32, 1..9_u32), 1..10),
+        ) {
+            let mut order = ChangeOrder::default();
+            let mut entries = Entries::default();
+            let mut taken = BTreeSet::new();
+            let mut last = ChangeNumber(1 << 20);
+            for (step, first, count, stride) in steps {
+                for slot in (first..first + count * stride).step_by(stride as usize) {
+                    let before = entries.0.get(&slot).copied();
+                    if let Some(before) = before {
+                        order.remove(before, slot, entries.waits(slot));
+                        entries.0.remove(&slot);
+                        taken.remove(&before);
+                    }
+                    // Appended, or anywhere else.
+                    let change = match step {
+                        0 | 1 => last.next(Timestamp(1)),
+                        2 => ChangeNumber(u64::from(slot.reverse_bits()) << 8),
+                        _ => continue,
+                    };
+                    let is_free = taken.insert(change);
+                    entries.0.insert(slot, change);
+                    if !is_free {
+                        prop_assert!(!order.insert(change, slot, &entries));
+                        entries.0.remove(&slot);
+                        continue;
+                    }
+                    prop_assert!(order.insert(change, slot, &entries));
+                    last = last.max(change);
+                }
+                check(&order, &entries);
+                let slots = entries.0.iter();
+                let slots = slots.map(|(&slot, &change)| OrderSlot { change, slot }).collect();
+                check(&ChangeOrder::from_slots(slots, &entries).unwrap(), &entries);
+            }
+        }
+    }
+
+    #[test]
+    fn sparse_pages_are_merged() {
+        let positions = (0..20_000).map(|slot| (slot, ChangeNumber(u64::from(slot) + 1)));
+        let mut entries = Entries(positions.collect());
+        let mut order = ChangeOrder::default();
+        for (slot, change) in entries.0.clone() {
+            order.insert(change, slot, &entries);
+        }
+        for slot in (0..20_000).filter(|slot| slot % 40 != 0) {
+            order.remove(entries.change(slot), slot, entries.waits(slot));
+            entries.0.remove(&slot);
+        }
+        check(&order, &entries);
+    }
+
+    #[test]
+    fn same_position_is_rejected() {
+        let entries = Entries(BTreeMap::from([(1, ChangeNumber(7)), (2, ChangeNumber(7))]));
+        let mut order = ChangeOrder::default();
+        assert!(order.insert(ChangeNumber(7), 1, &entries));
+        assert!(!order.insert(ChangeNumber(7), 2, &entries));
+        let slots = [1, 2].map(|slot| OrderSlot {
+            change: ChangeNumber(7),
+            slot,
+        });
+        assert!(ChangeOrder::from_slots(slots.to_vec(), &entries).is_none());
     }
 }

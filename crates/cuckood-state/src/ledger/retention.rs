@@ -4,7 +4,7 @@
 //! of one millisecond have to be sorted by ID. Others are *late*: their position runs ahead of their time, since a clock was turned back, or
 //! an image contradicts itself. They are few, or temporary, and sorted in a set.
 
-use super::order::{ChangeNumber, Order};
+use super::order::{ChangeNumber, ChangeOrder};
 use crate::agenda::Due;
 use crate::domain::Timestamp;
 use std::collections::BTreeSet;
@@ -17,10 +17,10 @@ pub(super) const SORTED_BYTES: u64 = 72;
 
 /// The redemptions that are no holds, in the order in which they are forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Retention {
+pub(super) struct RetentionOrder {
     /// The first ones of those that wait in the order.
     drawn: BTreeSet<Due>,
-    /// All that wait in the order without being drawn come after this one.
+    /// All that wait in the order without being drawn come after this one; those that don't are drawn.
     drawn_to: Option<Due>,
     /// Those that don't wait in the order.
     late: BTreeSet<Due>,
@@ -28,7 +28,7 @@ pub(super) struct Retention {
     waiting: u64,
 }
 
-impl Retention {
+impl RetentionOrder {
     /// The redemption that is forgotten first, and when it ended.
     pub(super) fn first(&self) -> Option<Due> {
         let first = [self.drawn.first(), self.late.first()];
@@ -43,10 +43,17 @@ impl Retention {
 
     /// Adds a redemption. If it waits in the order, it is there already.
     pub(super) fn insert(&mut self, key: Due, waits_in_order: bool) {
-        if waits_in_order && Some(key) > self.drawn_to {
+        if !waits_in_order {
+            self.late.insert(key);
+        } else if Some(key) > self.drawn_to {
             self.waiting += 1;
         } else {
-            self.late.insert(key);
+            self.drawn.insert(key);
+            if self.drawn.len() > DRAWN_MAX {
+                self.drawn.pop_last();
+                self.drawn_to = self.drawn.last().copied();
+                self.waiting += 1;
+            }
         }
     }
 
@@ -59,7 +66,7 @@ impl Retention {
 
     /// Draws redemptions from the order if none is left of those drawn before. Call it after each change. `key_of` returns the time and the
     /// ID of an entry that waits in a slot.
-    pub(super) fn draw(&mut self, order: &Order, key_of: impl Fn(u32) -> Option<Due>) {
+    pub(super) fn draw(&mut self, order: &ChangeOrder, key_of: impl Fn(u32) -> Option<Due>) {
         if self.waiting == 0 || !self.drawn.is_empty() {
             return;
         }

@@ -172,6 +172,7 @@ struct Image {
     changes: u64,
     last_change: ChangeNumber,
     stored_bytes: u64,
+    restoring_bytes: u64,
 }
 
 fn image(ledger: &mut Ledger) -> Image {
@@ -182,6 +183,7 @@ fn image(ledger: &mut Ledger) -> Image {
         changes: stored.changes,
         last_change: ledger.last_change,
         stored_bytes: stored.memory_bytes,
+        restoring_bytes: stored.restoring_bytes(),
     }
 }
 
@@ -313,7 +315,7 @@ impl Twins {
                 per_millisecond,
             } => {
                 for number in 0..*count {
-                    self.redeem(from + number, number % 7, None);
+                    self.redeem(from + 3 * number, number % 7, None);
                     self.now += u64::from(number % per_millisecond == 0);
                 }
             }
@@ -366,9 +368,16 @@ impl Twins {
                 }
             }
             Step::Freeze => self.freeze(),
-            Step::Restart => self.ledger = restored(&image(&mut self.ledger)).unwrap(),
-            Step::Upload => self.ledger = uploaded(&image(&mut self.ledger)).unwrap(),
+            Step::Restart => self.continue_with(restored),
+            Step::Upload => self.continue_with(uploaded),
         }
+    }
+
+    /// Continues with a ledger made of an image of this one. It takes the same memory.
+    fn continue_with(&mut self, made: impl Fn(&Image) -> Option<Ledger>) {
+        let next = made(&image(&mut self.ledger)).unwrap();
+        assert_eq!(next.memory_bytes(), self.ledger.memory_bytes());
+        self.ledger = next;
     }
 
     fn turn_back(&mut self, milliseconds: u64) {
@@ -425,20 +434,21 @@ impl Twins {
             .map(|standing| (standing.digest, standing))
             .collect();
         for redemption in model.all() {
-            let found = ledger.get(&redemption.id).map(PackedRedemption::unpack);
+            let found = ledger.get(&redemption.id).map(RedemptionView::unpack);
             assert_eq!(found.as_ref(), Some(redemption));
             let current = ledger
                 .current(redemption.digest)
-                .map(PackedRedemption::unpack);
+                .map(RedemptionView::unpack);
             assert_eq!(
                 current.as_ref(),
                 current_of.get(&redemption.digest).copied()
             );
         }
-        let in_slots = ledger.iter().map(PackedRedemption::id);
+        let in_slots = ledger.iter().map(RedemptionView::id);
         let expected = self.slots.iter().flatten().copied();
         assert!(in_slots.eq(expected), "each took the lowest free slot");
         assert!(real_bytes(ledger) <= ledger.memory_bytes());
+        ledger.order.check(&ledger.blocks);
     }
 
     /// All pages of a query together equal one scan of the model.
@@ -489,6 +499,8 @@ impl Twins {
         assert_eq!(image.chunks.concat(), expected);
         assert_eq!(image.stored_bytes, stored);
         assert_eq!(image.changes, self.changes);
+        let few_bytes = 128 * SORTED_BYTES + 4_096;
+        assert!(self.ledger.memory_bytes() <= image.restoring_bytes + few_bytes);
     }
 }
 
@@ -503,6 +515,7 @@ fn real_bytes(ledger: &Ledger) -> u64 {
         .sum::<u64>()
         + ledger.by_id.real_bytes()
         + ledger.current.real_bytes()
+        + ledger.by_reference.real_bytes()
         + ledger.order.real_bytes()
         + 40 * sorted as u64
 }
@@ -564,6 +577,7 @@ fn forged(change: impl Fn(&mut LedgerEntry)) -> Image {
         changes: 1,
         last_change: ChangeNumber(2_000 << 20),
         stored_bytes: 0,
+        restoring_bytes: 0,
     }
 }
 

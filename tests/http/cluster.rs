@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 async fn node(log: &MemoryLog) -> Service {
     Service::on(
-        Some(crate::engines::on_log(&log)),
+        Some(crate::engines::on_log(log)),
         HttpOptions::default(),
         |_| (),
     )

@@ -497,7 +497,7 @@ impl Ledger {
     /// Memory that a chunk of ordinals needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_ordinals_bytes(chunk: &[u8]) -> u64 {
         let mut ordinals = Numbers::default();
-        drop(ordinals.load(chunk));
+        let _ = ordinals.load(chunk);
         ordinals.memory_bytes()
     }
 

@@ -584,7 +584,8 @@ fn forged(change: impl Fn(&mut LedgerEntry)) -> Image {
 #[test]
 fn contradictory_image_is_rejected() {
     let first = hold(0, 7, 1_000, 9_000);
-    let changes: [(&str, &dyn Fn(&mut LedgerEntry)); 6] = [
+    type Contradiction<'a> = (&'a str, &'a dyn Fn(&mut LedgerEntry));
+    let changes: [Contradiction<'_>; 6] = [
         ("no contradiction", &|_| ()),
         ("ID of another", &|entry| entry.redemption.id = first.id),
         ("code of another", &|entry| {

@@ -18,7 +18,7 @@ async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let mut options = engines::options(directory.path());
     if let Some(log) = log {
-        options.journal = crate::engines::on_log(&log);
+        options.journal = crate::engines::on_log(log);
     }
     (engines::start(options).await, directory)
 }

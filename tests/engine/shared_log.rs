@@ -42,7 +42,7 @@ impl Node {
         adjust: impl FnOnce(&mut EngineOptions),
     ) -> Node {
         let mut options = engines::options(directory.path());
-        options.journal = crate::engines::on_log(&log);
+        options.journal = crate::engines::on_log(log);
         adjust(&mut options);
         Node {
             engine: engines::start_by(clock, options).await,

@@ -245,6 +245,11 @@ impl FilterView {
             })
     }
 
+    /// Counts the codes that are held at `now`, up to `max`.
+    pub fn holds(&self, now: Timestamp, max: usize) -> usize {
+        self.ledger.read().holds_after(now, max)
+    }
+
     fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
         let retention = self.redemptions_retention.load(Ordering::Relaxed);
         (!redemption.is_past_retention(now, retention)).then(|| redemption.clone().seen_at(now))

@@ -66,7 +66,7 @@ impl Expected {
         }
     }
 
-    /// The sums of all hours per day, in a time zone that is so many hours ahead of UTC.
+    /// The sums of all hours per day, in a time zone that is `offset_hours` ahead of UTC.
     fn local_days(&self, offset_hours: i64) -> BTreeMap<u64, ChangeCounts> {
         let mut days = BTreeMap::<u64, ChangeCounts>::new();
         for (hour, counts) in &self.all {

@@ -5,6 +5,7 @@ use super::denied::Denied;
 use super::limiter::Limiter;
 use super::options::{AuthOptions, KeyOptions, RateLimitOptions, Scope};
 use crate::budget::Owner;
+use cuckood_state::NamedLineUp;
 use cuckood_state::domain::import::KEY_NAME_BYTES_MAX;
 use cuckood_state::domain::{KeyName, Name, Timestamp};
 use sha2::{Digest as _, Sha256};
@@ -118,6 +119,14 @@ impl Caller {
         } else {
             Err(Denied::OtherPrefix)
         }
+    }
+
+    /// Whether the caller may use the name of a line-up and all names in it.
+    pub fn sees(&self, line_up: &NamedLineUp) -> bool {
+        let names = line_up.line_up.names().chain([&line_up.name]);
+        names
+            .into_iter()
+            .all(|name| self.require_name(name.as_str()).is_ok())
     }
 
     /// Returns the prefix of the names visible to a caller who lists the prefix `asked`; `None` if no name can match.

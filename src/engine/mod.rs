@@ -13,6 +13,7 @@ pub mod event_log;
 mod event_reader;
 mod handle;
 mod images;
+mod in_use;
 pub mod journal;
 mod metrics;
 mod offline;
@@ -34,6 +35,7 @@ pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use handle::Engine;
+pub use in_use::UseReason;
 pub use metrics::EngineMetrics;
 pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,

@@ -519,12 +519,7 @@ impl ListParts for LineUpPage {
         let Some(mut found) = read else {
             return Ok(None);
         };
-        found.retain(|found| {
-            found
-                .line_up
-                .names()
-                .all(|name| self.caller.require_name(name.as_str()).is_ok())
-        });
+        found.retain(|found| self.caller.sees(found));
         Ok(Some(found.into_iter().map(StoredLineUp).collect()))
     }
 

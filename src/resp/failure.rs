@@ -1,8 +1,9 @@
 //! Failures as Redis clients read them: a code, which is the first word, and a text. This is the only map from denials, refusals and errors
 //! of the engine to them.
 
+use super::key::FilterKey;
 use crate::access::Denied;
-use crate::engine::{EngineStatus, SubmitError};
+use crate::engine::{EngineStatus, SubmitError, UseReason};
 use cuckood_filter::LayoutError;
 use cuckood_state::domain::{ITEMS_MAX, Outcome, Refusal};
 use std::borrow::Cow;
@@ -38,6 +39,7 @@ codes! {
     "Writes are rejected; this one had no effect." READONLY;
     "The API key exceeds its rate limit." RATELIMIT;
     "The end user has tried too many invalid codes." GUESSLIMIT;
+    "The campaign or coupon is in use, so it is not deleted." INUSE;
 }
 
 impl ErrorCode {
@@ -119,6 +121,18 @@ impl Failure {
     /// The command has more of something than it may have.
     pub fn too_many(what: &str) -> Self {
         Self::err(format!("one command has at most {ITEMS_MAX} {what}"))
+    }
+
+    /// The filter is in use.
+    pub fn in_use(key: &FilterKey<'_>, reasons: &[UseReason]) -> Self {
+        let reasons: Vec<String> = reasons.iter().map(UseReason::to_string).collect();
+        let reasons = reasons.join("; ");
+        let kind = key.kind.as_str();
+        let name = key.name();
+        Self::new(
+            ErrorCode::INUSE,
+            format!("{key}: {reasons}. DELETE /v1/{kind}s/{name}?force=true over HTTP deletes it"),
+        )
     }
 
     /// The engine returned the outcome of another command, which would be a bug.

@@ -9,11 +9,11 @@ use super::replies::Replies;
 use super::session::{AdmittedCommand, Done};
 use crate::access::Guesses;
 use cuckood_filter::{Growth, Layout, Mode};
-use cuckood_state::FilterView;
 use cuckood_state::domain::{
     Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec,
     Timestamp, Window,
 };
+use cuckood_state::{FilterView, NamedLineUp};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -289,7 +289,7 @@ pub(super) fn info(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `DEL key …`, `UNLINK key …`: deletes filters and their redemptions.
+/// `DEL key …`, `UNLINK key …`: deletes filters and their redemptions, or none if one of them is in use.
 pub(super) async fn delete(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments.from(1);
     if arguments.len() > ITEMS_MAX {
@@ -303,8 +303,20 @@ pub(super) async fn delete(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Fai
         }
         call.batch.turn.work(argument.len()).await;
     }
-    let mut deleted = 0;
     let engine = &call.shared.engine;
+    for key in &keys {
+        let Some(view) = engine.view().find(key.kind, key.name()) else {
+            continue;
+        };
+        let is_visible = |line_up: &NamedLineUp| call.caller.sees(line_up);
+        let reasons = engine.in_use(&view, is_visible).await;
+        if !reasons.is_empty() {
+            let used = Failure::in_use(key, &reasons);
+            call.log_act(key, &Err(used.clone()));
+            return Err(used);
+        }
+    }
+    let mut deleted = 0;
     for key in keys
         .iter()
         .filter(|key| engine.view().find(key.kind, key.name()).is_some())

@@ -58,7 +58,10 @@ impl Contest {
 
     /// Starts again with the first code.
     pub fn renew(&mut self, client: &Client) {
-        assert_eq!(client.delete(PATH).unwrap().status, 204);
+        assert_eq!(
+            client.delete(&format!("{PATH}?force=true")).unwrap().status,
+            204
+        );
         *self = Contest::default();
         self.create(client);
     }

@@ -172,7 +172,7 @@ impl Operation {
         let post = |end: &str, body: Value| send("POST", &format!("{path}/{end}"), &body);
         match self {
             Operation::Create => send("PUT", &path, &filter.spec()),
-            Operation::Delete => send("DELETE", &path, &Value::Null),
+            Operation::Delete => send("DELETE", &format!("{path}?force=true"), &Value::Null),
             Operation::PutImage => {
                 let image = filter
                     .image

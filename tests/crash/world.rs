@@ -219,7 +219,11 @@ impl World {
     pub fn renew_shared(&mut self, client: &Client) {
         for part in self.workers[0].parts.iter().filter(|part| part.is_shared) {
             let path = part.filter.path();
-            assert_eq!(client.delete(&path).unwrap().status, 204, "{path}");
+            assert_eq!(
+                client.delete(&format!("{path}?force=true")).unwrap().status,
+                204,
+                "{path}"
+            );
         }
         self.workers.iter_mut().for_each(Worker::forget_shared);
         self.create_shared(client);

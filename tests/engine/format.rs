@@ -14,7 +14,7 @@ use cuckood_log::store::archive::{ArchiveWriter, ImageReader};
 use cuckood_log::store::{Store, StoreError, StoreOptions};
 use cuckood_log::testing::stores::copy_dir;
 use cuckood_log::testing::stores::{CLOCK, append, entries, open_journal, options};
-use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::statistics::{HourRetention, Unit};
 use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,
     ImageBody, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName,
@@ -450,7 +450,7 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
     let contained: Vec<u64> = (0..80).filter(is_contained).collect();
     let item = filter.digest(ITEM);
     let counts = |unit: Unit| {
-        let periods = filter.statistics(unit, unit.periods_max(), now);
+        let periods = filter.statistics(unit, unit.periods_max(HourRetention::TwoDays), now);
         periods
             .into_iter()
             .map(|(begin, counts)| json!([begin.0, counts]))

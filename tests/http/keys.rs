@@ -528,6 +528,54 @@ async fn key_prefix_limits_line_ups_and_members() {
     assert_eq!(names, ["eu-home"]);
 }
 
+/// Line-ups with names that the key may not use are counted: their own name, or that of another campaign in them.
+#[tokio::test]
+async fn reasons_name_visible_line_ups_only() {
+    let keys = [
+        key("root", &[Scope::Admin], ""),
+        key("eu", &[Scope::Admin], "eu-"),
+    ];
+    let service = Service::with(with_keys(keys)).await;
+    let root = service.by("root");
+    root.put("/v1/campaigns/eu-a", &json!({"capacity": 10}))
+        .await
+        .json(201);
+    for (line_up, campaigns) in [
+        ("eu-home", json!(["eu-a"])),
+        ("eu-secret", json!(["eu-a", "us-b"])),
+        ("us-home", json!(["eu-a"])),
+    ] {
+        root.put(
+            &format!("/v1/line-ups/{line_up}"),
+            &json!({"campaigns": campaigns}),
+        )
+        .await
+        .json(201);
+    }
+    let reasons = async |key| {
+        let problem = service.by(key).delete("/v1/campaigns/eu-a").await;
+        let problem = problem.problem(409, "in-use");
+        let errors = problem["errors"].as_array().unwrap().clone();
+        errors
+            .iter()
+            .map(|error| error["detail"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(reasons("root").await.len(), 3);
+    assert_eq!(
+        reasons("eu").await,
+        [
+            "line-up eu-home names the campaign",
+            "number of line-ups that name the campaign and are not listed: 2",
+        ]
+    );
+    let forced = service
+        .by("eu")
+        .delete("/v1/campaigns/eu-a?force=true")
+        .await;
+    assert_eq!(forced.status, 204);
+}
+
 /// Foreign resources are indistinguishable from missing ones.
 #[tokio::test]
 async fn foreign_names_return_not_found() {

@@ -383,7 +383,7 @@ async fn keyed_writes_free_memory_beyond_limit() {
     for path in [
         "/v1/line-ups/home",
         "/v1/campaigns/spring",
-        "/v1/coupons/welcome",
+        "/v1/coupons/welcome?force=true",
     ] {
         for replayed in ["", "true"] {
             let deleted = send(Method::DELETE, path, &nothing).await;

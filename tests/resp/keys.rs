@@ -3,7 +3,10 @@
 use super::service::{Service, Setup};
 use crate::redis_client::{Connection, Reply};
 use cuckood::resp::RespOptions;
-use cuckood_state::domain::Kind;
+use cuckood_state::domain::{
+    AnnotationsChange, Command, Kind, LineUp, Name, Outcome, PutLineUp, Redeem, RedemptionId,
+    Reference, Target,
+};
 use std::collections::BTreeSet;
 
 /// All keys that a scan lists, in its order, and its number of pages.
@@ -352,4 +355,55 @@ fn key_rules_map_foreign_keys() {
         "DEL ads:spring:seen codes:welcome",
     ]);
     assert_eq!(replies[2..], [Reply::integers(&[1]), Reply::Integer(2)]);
+}
+
+/// All keys are checked before the first is deleted, also by UNLINK, and in a transaction. The error has the reason and the way.
+#[test]
+fn used_filter_is_not_deleted() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    for command in [
+        "CF.ADD first u1",
+        "CF.ADD spring u1",
+        "CF.ADD coupon:welcome A",
+    ] {
+        assert_eq!(client.call(command), Reply::Integer(1));
+    }
+    let line_up = LineUp {
+        campaigns: vec![Name::new("spring").unwrap()],
+        unless: Vec::new(),
+        limit: 1,
+    };
+    let stored = service.submit(Command::PutLineUp(PutLineUp {
+        name: Name::new("home").unwrap(),
+        line_up,
+        annotations: AnnotationsChange::default(),
+    }));
+    assert!(matches!(stored.outcome, Outcome::LineUpStored { .. }));
+    let welcome = service.view(Kind::Coupon, "welcome");
+    service.submit(Command::Redeem(Redeem {
+        target: Target(welcome.id),
+        digest: welcome.digest("A"),
+        redemption: RedemptionId([7; 16]),
+        reference: Reference::new("order-1").unwrap(),
+        hold_seconds: 0,
+    }));
+    let named = "INUSE campaign:spring: line-up home names the campaign. DELETE /v1/campaigns/spring?force=true over HTTP deletes it";
+    let redeemed = "INUSE coupon:welcome: codes are redeemed, and the coupon has not ended: 1. DELETE /v1/coupons/welcome?force=true over \
+                    HTTP deletes it";
+    for (command, error) in [
+        ("DEL first spring", named),
+        ("UNLINK first coupon:welcome spring", redeemed),
+    ] {
+        assert_eq!(client.call(command).error(), error);
+    }
+    client.call("MULTI");
+    client.call("DEL coupon:welcome");
+    assert_eq!(client.call("EXEC").items()[0].error(), redeemed);
+    let all = "EXISTS first spring coupon:welcome";
+    assert_eq!(client.call(all), Reply::Integer(3));
+    service.submit(Command::DeleteLineUp {
+        name: Name::new("home").unwrap(),
+    });
+    assert_eq!(client.call("DEL first spring"), Reply::Integer(2));
 }

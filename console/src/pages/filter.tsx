@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
+import { Problem } from "../api/client.ts";
 import { on } from "../api/document.ts";
 import type { Filter, Kind } from "../api/types.ts";
 import { bytes, count, percent } from "../format.ts";
@@ -109,6 +110,19 @@ function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
         changed();
       },
     });
+  /** The service has rejected the deletion: shows its reasons, and asks again. */
+  const removeUsed = (refusal: Problem) =>
+    ask({
+      title: t.usedTitle(name),
+      text: t.usedText[kind],
+      shown: <Refusal error={refusal} />,
+      verb: t.deleteUsed,
+      typed: filter.name,
+      run: async () => {
+        await write({ method: "DELETE", path, query: { force: true } });
+        go(`#/${kind}`);
+      },
+    });
   const remove = () =>
     ask({
       title: t.deleteTitle(name),
@@ -116,8 +130,15 @@ function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
       verb: t.delete[kind],
       typed: filter.name,
       run: async () => {
-        await write({ method: "DELETE", path });
-        go(`#/${kind}`);
+        try {
+          await write({ method: "DELETE", path });
+          go(`#/${kind}`);
+        } catch (error) {
+          if (!(error instanceof Problem) || error.code !== "in-use") {
+            throw error;
+          }
+          removeUsed(error);
+        }
       },
     });
   return (

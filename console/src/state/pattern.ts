@@ -5,8 +5,8 @@ import { isChanged } from "../api/csv.ts";
 /** The most codes that one request generates. */
 export const COUNT_MAX = 1_000_000;
 
-/** Each `#` is one of so many characters. */
-const CHARACTERS = 32;
+/** Each `#` is one of this many characters. */
+const CHARACTERS = 28;
 
 /** A guess hits at most once in so many: the service rejects patterns that are shorter. */
 const GUESSES = 1_000_000;

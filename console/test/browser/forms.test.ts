@@ -225,6 +225,28 @@ forEachReader("questions_name_title_and_name", scene, async (page, { t, id }) =>
   await assertAccessible(page, "a question");
 });
 
+forEachReader("used_coupon_is_deleted_after_second_question", scene, async (page, { t, id }) => {
+  const name = `used-${id}`;
+  await send(scene.url, "PUT", `coupons/${name}`, { capacity: 2, stock: 2 });
+  await send(scene.url, "POST", `coupons/${name}/redemptions`, { code: "u1", reference: "r1", hold_seconds: 600 });
+  await open(page, scene.url, `#/coupons/${name}`);
+  const { danger } = t;
+  await button(panel(page, danger.title), danger.delete.coupons).click();
+  const first = dialog(page, danger.deleteTitle(name));
+  await first.getByLabel(t.dialog.typeName(name)).fill(name);
+  await button(first, danger.delete.coupons).click();
+  const second = dialog(page, danger.usedTitle(name));
+  await second.getByText("codes are held: 1").waitFor();
+  await assertAccessible(page, "the reasons against a deletion");
+  await assertFits(page, "the reasons against a deletion");
+  assert.equal((await send(scene.url, "GET", `coupons/${name}`)).stats.held, 1);
+  assert.ok(await button(second, danger.deleteUsed).isDisabled());
+  await second.getByLabel(t.dialog.typeName(name)).fill(name);
+  await button(second, danger.deleteUsed).click();
+  await second.waitFor({ state: "hidden" });
+  assert.ok((await send(scene.url, "GET", "coupons")).coupons.every((coupon: { name: string }) => coupon.name !== name));
+});
+
 forEachReader("stock_below_use_shows_warning", scene, async (page, { t }) => {
   await open(page, scene.url, "#/coupons/flash");
   await page.locator(".about").getByText(t.phases.sold_out).waitFor();

@@ -41,7 +41,7 @@ test("patch_has_only_changed_labels", () => {
 });
 
 test("pattern_needs_enough_places", () => {
-  assert.deepEqual([1, 1_073, 1_074, 1_000_000].map(placesNeeded), [4, 6, 7, 8]);
+  assert.deepEqual([1, 17, 18, 377_801, 377_802, 1_000_000].map(placesNeeded), [5, 5, 6, 8, 9, 9]);
   assert.equal(patternFor("summer-2027"), "SUMMER-####-####");
   assert.equal(patternFor("618"), "####-####");
 });

@@ -154,7 +154,7 @@ impl State {
 
     /// Looks up what is stored for a command under an idempotency key, as an entry of the time `now` would find it.
     pub fn recorded(&self, command: &Command, key: &IdempotencyKey, now: Timestamp) -> Lookup {
-        let Some(filter) = self.shared.named(command) else {
+        let Some(filter) = self.recorded_under(command) else {
             return Lookup::New;
         };
         let bounds = Bounds::of(&self.shared.settings, self.shared.now.max(now));

@@ -9,9 +9,9 @@ use super::statistics::FilterStatistics;
 use super::tables::{EpochFilter, slot_state};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    ALGORITHM, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody,
-    ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome,
-    Profile, Redemption, Refusal, Timestamp, UploadId,
+    ALGORITHM, FilterChange, FilterHead, HourRetention, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin,
+    ImageBody, ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX,
+    Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use cuckood_filter::{Filter, Mode};
 use std::sync::{Arc, OnceLock};
@@ -116,6 +116,7 @@ impl State {
         upload: UploadId,
         record: &ImageRecord,
     ) -> Result<Outcome, Refusal> {
+        let hours = self.shared.hour_retention();
         let image = self
             .shared
             .images
@@ -124,7 +125,7 @@ impl State {
             .ok_or(Refusal::ImageNotFound)?;
         let id = image.filter;
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;
-        let received = filter.receive(image, record, self.shared.now);
+        let received = filter.receive(image, record, self.shared.now, hours);
         self.shared.note(filter);
         match received {
             Ok(true) => {}
@@ -174,6 +175,7 @@ impl FilterState {
         image: &mut ArrivingImage,
         record: &ImageRecord,
         now: Timestamp,
+        hours: HourRetention,
     ) -> Result<bool, ImageFault> {
         if image.checksum == record.checksum {
             return Ok(false);
@@ -187,7 +189,7 @@ impl FilterState {
             ImageBody::Part(ImagePart { section, chunks }) => (
                 chunks
                     .iter()
-                    .all(|ImageChunk(chunk)| self.load(image, *section, chunk)),
+                    .all(|ImageChunk(chunk)| self.load(image, *section, chunk, hours)),
                 false,
             ),
             ImageBody::End { redemptions } => (self.finish_loading(image, *redemptions, now), true),
@@ -198,7 +200,13 @@ impl FilterState {
     }
 
     /// Takes the next chunk of an image. Returns whether it contradicts nothing.
-    fn load(&mut self, image: &mut ArrivingImage, section: ImageSection, chunk: &[u8]) -> bool {
+    fn load(
+        &mut self,
+        image: &mut ArrivingImage,
+        section: ImageSection,
+        chunk: &[u8],
+        hours: HourRetention,
+    ) -> bool {
         let filter = &mut self.tables.filter;
         let view = &self.view;
         match section {
@@ -212,7 +220,7 @@ impl FilterState {
                 };
                 is_strict && view.ledger.write().load(chunk, is_right)
             }
-            ImageSection::Statistics => view.counters.statistics.lock().load(chunk),
+            ImageSection::Statistics => view.counters.statistics.lock().load(chunk, hours),
         }
     }
 

@@ -15,9 +15,9 @@ use super::staging::{
 use super::tables::EpochFilter;
 use super::view::FilterView;
 use crate::domain::{
-    ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS,
-    ImportId, ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Refusal, Seq, Settings,
-    StateHash, Timestamp, UploadId,
+    ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, HourRetention,
+    IMAGE_IDLE_SECONDS, ImportId, ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile,
+    Refusal, Seq, Settings, StateHash, Timestamp, UploadId,
 };
 use crate::paged::{Copied, Queue};
 use cuckood_filter::{CopySource, Digest, Filled, GrowthRule, StateCounts, Walk};
@@ -324,7 +324,12 @@ impl FilterState {
     }
 
     /// Its part of the totals and of the agenda, as it is now. Adds changes to the statistics.
-    fn footprint(&self, now: Timestamp, counts: &ChangeCounts) -> (Totals, Tasks) {
+    fn footprint(
+        &self,
+        now: Timestamp,
+        counts: &ChangeCounts,
+        hours: HourRetention,
+    ) -> (Totals, Tasks) {
         let Self {
             view,
             tables,
@@ -332,7 +337,7 @@ impl FilterState {
             ..
         } = self;
         let is_moving = |tables: &EpochFilter| tables.filter.is_moving();
-        let statistics_bytes = view.counters.statistics.lock().add(now, counts);
+        let statistics_bytes = view.counters.statistics.lock().add(now, counts, hours);
         let records_bytes = statistics_bytes + view.annotations.memory_bytes();
         let mut totals = Totals {
             tables_bytes: tables.memory_bytes(),
@@ -387,6 +392,15 @@ impl SharedState {
         }
     }
 
+    /// How long statistics have hours.
+    pub(super) fn hour_retention(&self) -> HourRetention {
+        if self.has(Meaning::HoursForLocalDays) {
+            HourRetention::ThirtySixDays
+        } else {
+            HourRetention::TwoDays
+        }
+    }
+
     /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped. They grow by the rule in force.
     pub(super) fn note(&mut self, filter: &mut FilterState) {
         filter.set_growth_rule(self.growth_rule());
@@ -396,7 +410,8 @@ impl SharedState {
                 .tables
                 .append(&mut tables.filter.tables_mut().take_dropped());
         }
-        let (totals, tasks) = filter.footprint(self.now, &std::mem::take(&mut self.counts));
+        let counts = std::mem::take(&mut self.counts);
+        let (totals, tasks) = filter.footprint(self.now, &counts, self.hour_retention());
         let before = filter.tasks.as_deref().unwrap_or(&NO_TASKS);
         self.totals -= filter.totals;
         self.totals += totals;

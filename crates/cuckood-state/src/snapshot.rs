@@ -419,12 +419,13 @@ fn restore_filter<S: Sections>(
         latest: head.latest,
         ..FilterStatistics::default()
     };
+    let hours = state.shared.hour_retention();
     let unreadable = "statistics can't be read";
     load_chunks(
         sections,
         SectionId::new(epoch, STATISTICS),
         unreadable,
-        |chunk| statistics.load(chunk),
+        |chunk| statistics.load(chunk, hours),
     )?;
     statistics.earlier.changes = changes;
     if !is_hidden && !statistics.is_complete() {

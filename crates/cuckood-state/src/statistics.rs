@@ -4,12 +4,25 @@
 //! again once a day or an hour with counts is over.
 
 use super::section::{Epoch, STATISTICS, Section, freeze};
-use crate::domain::{ChangeCounts, CountedPeriod, Latest, SectionId, Timestamp, Unit};
+use crate::domain::{
+    ChangeCounts, CountedPeriod, HourRetention, LOCAL_DAYS_MAX, Latest, LocalDays, SectionId,
+    Timestamp, Unit,
+};
 use crate::frame::{append, take};
 use crate::paged::{Copied, Page, Paged};
 
 /// The bytes of one encoded period: varints of up to 10 bytes.
 const PERIOD_BYTES_MAX: u64 = 10 * (1 + size_of::<ChangeCounts>() as u64 / 8);
+
+/// Maximum size of a page of days: that of 400 such periods.
+const DAYS_BYTES_MAX: usize = 32_000;
+
+/// Maximum size of a page of hours. Beyond it, the oldest ones are dropped early. Those of 36 days fit with 27 bytes each, enough for two
+/// million changes of each kind per hour. A page of days below the size of a chunk, and this one, fit into one chunk: it is never split.
+const HOURS_BYTES_MAX: usize = 24_000;
+
+/// Hours of a day.
+const DAY_HOURS: u64 = 24;
 
 /// Memory of a page besides its periods, in bytes. Rounded up.
 const PAGE_BYTES: u64 = 64;
@@ -36,6 +49,30 @@ fn split(periods: &[u8], mut is_wanted: impl FnMut(&CountedPeriod) -> bool) -> (
     periods.split_at(wanted)
 }
 
+/// Returns the maximum size of a page.
+const fn bytes_max(unit: Unit) -> usize {
+    match unit {
+        Unit::Day => DAYS_BYTES_MAX,
+        Unit::Hour => HOURS_BYTES_MAX,
+    }
+}
+
+/// Sums hours up to days of a time zone that is `offset_hours` ahead of UTC.
+fn sums(hours: &[CountedPeriod], offset_hours: i64) -> Vec<CountedPeriod> {
+    let mut days: Vec<CountedPeriod> = Vec::new();
+    for hour in hours {
+        let number = hour.number.saturating_add_signed(offset_hours) / DAY_HOURS;
+        match days.last_mut() {
+            Some(day) if day.number == number => day.add(&hour.counts),
+            Some(_) | None => days.push(CountedPeriod {
+                number,
+                counts: hour.counts,
+            }),
+        }
+    }
+    days
+}
+
 /// Decodes periods.
 fn periods(mut encoded: &[u8]) -> impl Iterator<Item = CountedPeriod> {
     std::iter::from_fn(move || take(&mut encoded))
@@ -56,15 +93,17 @@ impl Page for Earlier {
 }
 
 impl Earlier {
-    /// Appends a period, and drops those before the number `first`.
-    fn append(&mut self, period: &CountedPeriod, first: u64) {
+    /// Appends a period, and drops those before the number `first`, and the oldest ones beyond the maximum size.
+    fn append(&mut self, period: &CountedPeriod, first: u64, bytes_max: usize) {
         let (_, recent) = split(&self.0, |period| period.number < first);
         let mut periods = Vec::with_capacity(recent.len() + PERIOD_BYTES_MAX as usize);
         periods.extend_from_slice(recent);
         if period.number >= first {
             append(period, &mut periods);
         }
-        self.0 = periods.into_boxed_slice();
+        let mut recent = &periods[..];
+        while recent.len() > bytes_max && take::<CountedPeriod>(&mut recent).is_some() {}
+        self.0 = recent.into();
     }
 
     /// Moves the counts of a period and of later ones to it.
@@ -76,15 +115,17 @@ impl Earlier {
 
     /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one, which has
     /// counts too: each further period drops outdated ones only with counts that it completes.
-    fn is_sound(&self, unit: Unit, latest: &CountedPeriod) -> bool {
-        let first = latest.number.saturating_sub(unit.periods_max() - 1);
+    fn is_sound(&self, unit: Unit, latest: &CountedPeriod, hours: HourRetention) -> bool {
+        let first = latest.number.saturating_sub(unit.periods_max(hours) - 1);
         let mut next = 0;
         let (_, rest) = split(&self.0, |&CountedPeriod { number, counts }| {
             let is_sound = number >= next && (first..latest.number).contains(&number);
             next = number.saturating_add(1);
             is_sound && counts != ChangeCounts::default()
         });
-        rest.is_empty() && (self.0.is_empty() || latest.counts != ChangeCounts::default())
+        rest.is_empty()
+            && self.0.len() <= bytes_max(unit)
+            && (self.0.is_empty() || latest.counts != ChangeCounts::default())
     }
 }
 
@@ -94,12 +135,12 @@ impl FilterStatistics {
 
     /// Adds changes. Returns its memory besides its own size, in bytes.
     #[inline]
-    pub fn add(&mut self, now: Timestamp, counts: &ChangeCounts) -> u64 {
+    pub fn add(&mut self, now: Timestamp, counts: &ChangeCounts, hours: HourRetention) -> u64 {
         if *counts != ChangeCounts::default() {
             for unit in Unit::ALL {
                 let present = unit.number_at(now);
                 if present > self.latest[unit as usize].number {
-                    self.begin(unit, present);
+                    self.begin(unit, present, hours);
                 }
                 self.latest[unit as usize].add(counts);
             }
@@ -108,7 +149,7 @@ impl FilterStatistics {
     }
 
     #[cold]
-    fn begin(&mut self, unit: Unit, number: u64) {
+    fn begin(&mut self, unit: Unit, number: u64, hours: HourRetention) {
         let present = CountedPeriod {
             number,
             ..CountedPeriod::default()
@@ -118,9 +159,10 @@ impl FilterStatistics {
             while self.earlier.end() < Unit::ALL.len() as u64 {
                 self.earlier.push(Earlier::default());
             }
-            let first = number.saturating_sub(unit.periods_max() - 1);
-            self.earlier
-                .change(unit as u64, |earlier| earlier.append(&complete, first));
+            let first = number.saturating_sub(unit.periods_max(hours) - 1);
+            self.earlier.change(unit as u64, |earlier| {
+                earlier.append(&complete, first, bytes_max(unit));
+            });
         }
     }
 
@@ -139,15 +181,9 @@ impl FilterStatistics {
 
     /// The periods with counts among the last `number` up to `now`, each with its beginning, in order.
     pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, ChangeCounts)> {
-        let (length, _) = unit.extent();
+        let length = unit.length();
         let first = (unit.number_at(now) + 1).saturating_sub(number);
-        let earlier = self
-            .earlier
-            .get(unit as u64)
-            .map_or(&[][..], |earlier| &earlier.0);
-        let wanted = periods(earlier)
-            .chain([self.latest[unit as usize]])
-            .filter(|period| period.number >= first && period.counts != ChangeCounts::default());
+        let wanted = self.counted(unit).filter(|period| period.number >= first);
         wanted
             .map(|period| {
                 (
@@ -156,6 +192,46 @@ impl FilterStatistics {
                 )
             })
             .collect()
+    }
+
+    /// All periods with counts, in order.
+    fn counted(&self, unit: Unit) -> impl Iterator<Item = CountedPeriod> {
+        let earlier = self
+            .earlier
+            .get(unit as u64)
+            .map_or(&[][..], |earlier| &earlier.0);
+        periods(earlier)
+            .chain([self.latest[unit as usize]])
+            .filter(|period| period.counts != ChangeCounts::default())
+    }
+
+    /// The last `number` days up to `now` in a time zone that is `offset_hours` ahead of UTC, as sums of hours.
+    pub fn local_days(&self, offset_hours: i64, number: u64, now: Timestamp) -> LocalDays {
+        let hours: Vec<CountedPeriod> = self.counted(Unit::Hour).collect();
+        let now = Unit::Hour
+            .number_at(now)
+            .saturating_add_signed(offset_hours);
+        let today = now / DAY_HOURS;
+        let first = (today + 1).saturating_sub(number);
+        let mut days = sums(&hours, offset_hours);
+        days.retain(|day| day.number >= first);
+        let complete_hour = self
+            .complete_from(&hours)
+            .saturating_mul(DAY_HOURS)
+            .saturating_add_signed(offset_hours);
+        let oldest = (today + 1).saturating_sub(LOCAL_DAYS_MAX);
+        LocalDays {
+            days,
+            complete_from: complete_hour.div_ceil(DAY_HOURS).max(oldest),
+        }
+    }
+
+    /// The first day in UTC from which on the hours of all days are there: their sums equal the counts of the days. Hours are missing that
+    /// were counted before [`HourRetention::ThirtySixDays`] was enabled, or are too old.
+    fn complete_from(&self, hours: &[CountedPeriod]) -> u64 {
+        let sums = sums(hours, 0);
+        let incomplete = self.counted(Unit::Day).filter(|day| !sums.contains(day));
+        incomplete.last().map_or(0, |day| day.number + 1)
     }
 
     /// Adds a section for the earlier periods, if there are any. Returns the number of their changes.
@@ -177,9 +253,9 @@ impl FilterStatistics {
     }
 
     /// Takes the next chunk of the earlier periods of an image or a snapshot. Returns whether it contradicts nothing.
-    pub(super) fn load(&mut self, chunk: &[u8]) -> bool {
+    pub(super) fn load(&mut self, chunk: &[u8], hours: HourRetention) -> bool {
         let is_sound = |(unit, (_, page)): (Unit, (_, &Earlier))| {
-            page.is_sound(unit, &self.latest[unit as usize])
+            page.is_sound(unit, &self.latest[unit as usize], hours)
         };
         self.earlier.load(chunk).is_some()
             && self.earlier.end() <= Unit::ALL.len() as u64
@@ -227,7 +303,7 @@ mod tests {
             ..FilterStatistics::default()
         };
         let chunk = [page(earlier), page(&[])].concat();
-        statistics.load(&chunk) && statistics.is_complete()
+        statistics.load(&chunk, HourRetention::TwoDays) && statistics.is_complete()
     }
 
     #[test]
@@ -259,11 +335,64 @@ mod tests {
     }
 
     #[test]
+    fn retention_of_hours_limits_loaded_hours() {
+        let latest = CountedPeriod {
+            number: 1_000,
+            counts: ONE,
+        };
+        let loads = |first, hours| {
+            let mut statistics = FilterStatistics {
+                latest: [
+                    CountedPeriod {
+                        number: 41,
+                        ..latest
+                    },
+                    latest,
+                ],
+                ..FilterStatistics::default()
+            };
+            let chunk = [page(&[]), page(&periods(&[(first, ONE)]))].concat();
+            statistics.load(&chunk, hours) && statistics.is_complete()
+        };
+        assert!(loads(953, HourRetention::TwoDays) && !loads(952, HourRetention::TwoDays));
+        assert!(loads(137, HourRetention::ThirtySixDays));
+        assert!(!loads(136, HourRetention::ThirtySixDays));
+    }
+
+    /// A chunk has complete pages only, however large the counts are.
+    #[test]
+    fn largest_counts_fit_into_chunks() {
+        const LARGE: ChangeCounts = [u64::MAX; 7];
+        let hours = HourRetention::ThirtySixDays;
+        for days in [36, 90, 410] {
+            let mut statistics = FilterStatistics::default();
+            let is_counted = |hour: &u64| hour.is_multiple_of(24) || *hour >= (days - 36) * 24;
+            for hour in (0..days * 24).filter(is_counted) {
+                let now = Timestamp((1 << 62) + hour * Unit::Hour.length());
+                statistics.add(now, &LARGE, hours);
+            }
+            let mut restored = FilterStatistics {
+                latest: statistics.latest,
+                ..FilterStatistics::default()
+            };
+            let mut frozen = statistics.earlier.freeze(&Copied::default());
+            let mut chunk = Vec::new();
+            while frozen.next_chunk(&mut chunk) {
+                assert!(restored.load(&chunk, hours), "{days} days");
+            }
+            assert!(restored.is_complete());
+            for (page, of) in statistics.earlier.iter() {
+                assert_eq!(restored.earlier.get(page).unwrap().0, of.0);
+            }
+        }
+    }
+
+    #[test]
     fn incomplete_statistics_are_rejected() {
         let page = page(&[]);
         for (pages, is_complete) in [(0, true), (1, false), (2, true), (3, false)] {
             let mut statistics = FilterStatistics::default();
-            let are_loaded = (0..pages).all(|_| statistics.load(&page));
+            let are_loaded = (0..pages).all(|_| statistics.load(&page, HourRetention::TwoDays));
             assert_eq!(
                 are_loaded && statistics.is_complete(),
                 is_complete,

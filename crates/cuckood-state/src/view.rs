@@ -3,9 +3,9 @@
 use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery};
 use super::statistics::FilterStatistics;
 use crate::domain::{
-    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, Profile,
-    Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats, Timestamp,
-    Unit, WindowPosition,
+    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, LocalDays,
+    Profile, Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats,
+    Timestamp, Unit, WindowPosition,
 };
 use cuckood_filter::{
     self, Digest, FilterImage, FilterStats, Growth, LayoutError, Mode, Reader, SlotState,
@@ -247,6 +247,11 @@ impl FilterView {
             })
     }
 
+    /// Counts the codes that are held at `now`, up to `max`.
+    pub fn holds(&self, now: Timestamp, max: usize) -> usize {
+        self.ledger.read().holds_after(now, max)
+    }
+
     fn seen_at(&self, redemption: Redemption, now: Timestamp) -> Option<Redemption> {
         let retention = self.redemptions_retention.load(Ordering::Relaxed);
         (!redemption.is_past_retention(now, retention)).then(|| redemption.seen_at(now))
@@ -308,6 +313,12 @@ impl FilterView {
         now: Timestamp,
     ) -> Vec<(Timestamp, ChangeCounts)> {
         self.counters.statistics.lock().last(unit, number, now)
+    }
+
+    /// Its last `number` days up to `now`, in a time zone that is `offset_hours` ahead of UTC.
+    pub fn local_days(&self, offset_hours: i64, number: u64, now: Timestamp) -> LocalDays {
+        let statistics = self.counters.statistics.lock();
+        statistics.local_days(offset_hours, number, now)
     }
 
     /// A view of its tables. A campaign that forgets is seen in its step at `now`.

@@ -2,10 +2,10 @@
 
 use super::spec::{CouponPatch, CouponSpec, FilterResponse};
 use super::statistics::{DESCRIPTION, StatisticsQuery, StatisticsResponse};
-use super::{Cleared, FilterPage};
+use super::{Cleared, DeletionQuery, FilterPage};
 use crate::http::call::{Call, Delete, Export, Maintain, Manage, Read};
 use crate::http::request::body::StreamedBody;
-use crate::http::request::query::PageQuery;
+use crate::http::request::query::{self, PageQuery};
 use crate::http::response::{HandlerResult, success};
 use axum::extract::{Path, Request};
 use cuckood_state::domain::Kind;
@@ -118,14 +118,26 @@ pub(crate) async fn patch(
     operation_id = "delete_coupon",
     tag = "coupons",
     summary = "Delete a coupon and everything that belongs to it",
+    params(DeletionQuery),
     description = "Irreversible. A repeated request with the same key affects no successor of the same \
         name.",
     responses(
         (status = 204, description = "Dropped"),
+        (
+            status = 409,
+            description = "`in-use` if a line-up names the campaign, or if codes of the coupon are held or, before its \
+                `ends_at`, redeemed within `redemptions.retention`; not with `force`. `errors` has at most 10 reasons; \
+                line-ups that the key may not see are counted"
+        ),
     )
 )]
-pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> HandlerResult {
-    super::delete(&call, Kind::Coupon, &name).await
+pub(crate) async fn delete(
+    call: Call<Delete>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
+    let deletion = query::parse(&request)?;
+    super::delete(&call, Kind::Coupon, &name, deletion).await
 }
 
 #[utoipa::path(

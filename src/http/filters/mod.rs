@@ -14,8 +14,8 @@ use super::request::body::{Pieces, has_media_type};
 use super::request::json::{self, OrNull};
 use super::request::query::CollectionPage;
 use super::response::success::ListParts;
-use super::response::{Code, HandlerResult, Problem, refusals, success};
-use crate::engine::image_part;
+use super::response::{Code, HandlerResult, Problem, RequestFault, refusals, success};
+use crate::engine::{UseReason, image_part};
 use axum::extract::Request;
 use axum::response::Response;
 use cuckood_log::journal::random;
@@ -25,12 +25,13 @@ use cuckood_state::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update,
     UploadId,
 };
+use cuckood_state::{FilterView, Lookup, NamedLineUp};
 use http::{StatusCode, header};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use spec::{CouponPatch, FilterResponse, RequestedSpec, patched};
 use std::sync::Arc;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// The response to a clear.
 #[derive(Serialize, ToSchema)]
@@ -163,24 +164,66 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     ))
 }
 
+/// Whether to delete what is in use.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct DeletionQuery {
+    /// Whether to delete it although it is in use.
+    #[serde(default)]
+    #[param(value_type = Option<bool>, default = false)]
+    force: bool,
+}
+
 /// `DELETE`: deletes a filter.
-async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> HandlerResult {
+async fn delete(
+    call: &Call<Delete>,
+    kind: Kind,
+    name: &str,
+    deletion: DeletionQuery,
+) -> HandlerResult {
     let name = parse_name(kind, name)?;
-    // A repeated request finds its stored outcome even after the filter was deleted.
-    if call.api.engine.view().find(kind, &name).is_none() && !call.may_repeat() {
-        return Err(refusals::not_found(kind));
-    }
+    let about = Resource::Filter(kind, name.as_str());
     let command = Command::Delete {
         kind,
         name: name.clone(),
     };
-    let decided = call
-        .submit(Resource::Filter(kind, name.as_str()), command)
-        .await?;
+    match call.api.engine.view().find(kind, &name) {
+        Some(view) if !deletion.force => {
+            // A repeat gets the stored outcome, whatever a successor of the same name is used for.
+            let recorded = call.recorded(about, "", command.clone()).await?;
+            if matches!(recorded, Lookup::New) {
+                reject_if_used(call, &view).await?;
+            }
+        }
+        Some(_) => {}
+        // A repeated request finds its stored outcome even after the filter was deleted.
+        None if call.may_repeat() => {}
+        None => return Err(refusals::not_found(kind)),
+    }
+    let decided = call.submit(about, command).await?;
     let Outcome::Deleted = decided.outcome else {
         return Err(decided.unexpected());
     };
     Ok(success::empty(decided.replayed))
+}
+
+/// Rejects the deletion of a filter that is in use.
+async fn reject_if_used(call: &Call<Delete>, view: &FilterView) -> Result<(), Problem> {
+    let is_visible = |line_up: &NamedLineUp| call.caller.sees(line_up);
+    let reasons = call.api.engine.in_use(view, is_visible).await;
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let fault = |reason: UseReason| RequestFault {
+        pointer: format!("/{}", view.kind.as_str()),
+        detail: reason.to_string().into(),
+    };
+    let faults = reasons.into_iter().map(fault).collect();
+    Err(Problem {
+        faults,
+        ..Code::InUse.into()
+    })
 }
 
 /// `POST …/clear`: removes everything that may be removed.

@@ -73,6 +73,7 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
     }
 
     numbers! {
+        deserialize_i32, visit_i32, "i32";
         deserialize_u32, visit_u32, "u32";
         deserialize_u64, visit_u64, "u64";
         deserialize_f64, visit_f64, "f64";
@@ -80,7 +81,7 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u128 f32 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
+        i8 i16 i64 i128 u8 u16 u128 f32 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
         tuple_struct map struct identifier ignored_any
     }
 }

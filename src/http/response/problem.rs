@@ -79,6 +79,7 @@ codes! {
     MethodNotAllowed: 405, "method-not-allowed", "The method is not allowed here": "see the header Allow";
     RequestTimeout: 408, "request-timeout", "The body took too long to arrive";
     AlreadyExists: 409, "already-exists", "The name is taken": "the name is taken: choose a new one for an image";
+    InUse: 409, "in-use", "The campaign or coupon is in use": "see errors for the reasons; force=true deletes it all the same";
     FilterFull: 409, "filter-full", "The filter can't take all of the items":
         "nothing was changed, but an appending import keeps the lines before; create a larger filter, one that grows, or, beyond \
          its capacity_max, a strict one";

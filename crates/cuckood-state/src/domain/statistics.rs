@@ -50,24 +50,60 @@ impl Unit {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Day, Self::Hour];
 
-    /// Milliseconds of a period, and the number of periods that are counted separately, up to the latest one.
-    pub const fn extent(self) -> (u64, u64) {
+    /// Milliseconds of a period.
+    pub const fn length(self) -> u64 {
         match self {
-            Self::Day => (86_400_000, 400),
-            Self::Hour => (3_600_000, 48),
+            Self::Day => 86_400_000,
+            Self::Hour => 3_600_000,
         }
     }
 
     /// Number of periods that are counted separately, up to the latest one.
-    pub const fn periods_max(self) -> u64 {
-        self.extent().1
+    pub const fn periods_max(self, hours: HourRetention) -> u64 {
+        match self {
+            Self::Day => 400,
+            Self::Hour => hours.periods(),
+        }
     }
 
     /// The number of the period at a time.
     #[inline]
     pub const fn number_at(self, at: Timestamp) -> u64 {
-        at.0 / self.extent().0
+        at.0 / self.length()
     }
+}
+
+/// How long hours are counted separately.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HourRetention {
+    /// For 48 hours.
+    #[default]
+    TwoDays,
+    /// For 36 days ([`Meaning::HoursForLocalDays`](super::Meaning::HoursForLocalDays)): the last 35 days of each time zone, and the hours
+    /// until the end of a day in UTC.
+    ThirtySixDays,
+}
+
+impl HourRetention {
+    /// Number of hours that are counted separately, up to the latest one.
+    pub const fn periods(self) -> u64 {
+        match self {
+            Self::TwoDays => 48,
+            Self::ThirtySixDays => 36 * 24,
+        }
+    }
+}
+
+/// Maximum number of local days that hours are summed up to.
+pub const LOCAL_DAYS_MAX: u64 = 35;
+
+/// Days of a time zone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LocalDays {
+    /// Those with counts, in order. A number is that of the date, since 1970-01-01.
+    pub days: Vec<CountedPeriod>,
+    /// The first day, among the last [`LOCAL_DAYS_MAX`], from which on the hours of all days are counted.
+    pub complete_from: u64,
 }
 
 /// A day or an hour with its counts.

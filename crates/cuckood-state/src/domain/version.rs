@@ -34,13 +34,18 @@ pub enum Meaning {
     /// The state stores which imports a clear or a replacement has overtaken ([`Import::is_overtaken`](super::Import::is_overtaken)), and
     /// rejects them.
     OvertakenImports,
+    /// Statistics have the hours of 36 days instead of 48 hours ([`HourRetention`](super::HourRetention)).
+    HoursForLocalDays,
 }
 
 impl Meaning {
     /// Returns the version that enables it.
     pub fn since(self) -> u16 {
         match self {
-            Meaning::ExactReplacement | Meaning::PacedGrowth | Meaning::OvertakenImports => 2,
+            Meaning::ExactReplacement
+            | Meaning::PacedGrowth
+            | Meaning::OvertakenImports
+            | Meaning::HoursForLocalDays => 2,
         }
     }
 }

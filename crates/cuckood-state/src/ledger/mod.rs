@@ -778,6 +778,15 @@ impl Ledger {
             .map(|(_, id)| id)
     }
 
+    /// Counts the holds that have not run out at `now`, up to `max`.
+    pub(super) fn holds_after(&self, now: Timestamp, max: usize) -> usize {
+        let latest = self.holds.iter().rev();
+        latest
+            .take_while(|(until, _)| *until > now)
+            .take(max)
+            .count()
+    }
+
     /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`. It ends at most [`ENDED_MAX`] holds
     /// that have run out.
     pub(super) fn has_room(&self, stock: u64, now: Timestamp) -> bool {

@@ -4,7 +4,7 @@
 use cuckood_filter::Mode;
 use cuckood_state::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood_state::domain::spec::STOCK_MAX;
-use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::statistics::{HourRetention, Unit};
 use cuckood_state::domain::{
     Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection,
     KeyName, Kind, Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target,
@@ -69,7 +69,8 @@ fn describe(machine: &Machine, id: FilterId) -> String {
     let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, at)).collect();
     let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, at);
     let found = filter.look_up(&items, at);
-    let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), at));
+    let statistics = Unit::ALL
+        .map(|unit| filter.statistics(unit, unit.periods_max(HourRetention::ThirtySixDays), at));
     format!(
         "{of:?} {counts:?} {found:?} {:?} {:?} {statistics:?}",
         page.redemptions, page.next

@@ -1,6 +1,6 @@
 //! The state machine: a batch has the effect of single commands, no code has two winners, and time can be turned back.
 
-use cuckood_state::domain::statistics::Unit;
+use cuckood_state::domain::statistics::{HourRetention, Unit};
 use cuckood_state::domain::{
     Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId,
     RedemptionStatus, Refusal, Target,
@@ -43,7 +43,9 @@ fn describe(state: &mut State) -> Vec<String> {
         let codes = stats.codes;
         let found = filter.look_up(&items, now);
         let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, now);
-        let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), now));
+        let statistics = Unit::ALL.map(|unit| {
+            filter.statistics(unit, unit.periods_max(HourRetention::ThirtySixDays), now)
+        });
         format!(
             "{}: {total:?}, {codes:?}, {counts:?}, {found:?}, {:?}, {statistics:?}",
             filter.name, page.redemptions

@@ -2,9 +2,9 @@
 
 use cuckood_state::domain::statistics::Unit;
 use cuckood_state::domain::{
-    ChangeCounts, Command, Count, Entry, Event, FilterChange, FilterId, Happened, Import,
-    ImportMode, ImportState, Kind, Name, Outcome, Proposal, RedemptionStatus, RedemptionStep,
-    Settings, Timestamp, UploadId,
+    ChangeCounts, Command, Count, CountedPeriod, Entry, Event, FilterChange, FilterId, Happened,
+    HourRetention, Import, ImportMode, ImportState, Kind, LOCAL_DAYS_MAX, LocalDays, Name, Outcome,
+    Proposal, RedemptionStatus, RedemptionStep, Settings, Timestamp, UploadId,
 };
 use cuckood_state::frame::decode;
 use cuckood_state::testing::commands::{NewFilter, insert, target};
@@ -18,8 +18,17 @@ use std::sync::Arc;
 
 const DAY: u64 = 86_400_000;
 const HOUR: u64 = 3_600_000;
-const DAYS_MAX: u64 = Unit::Day.periods_max();
-const HOURS_MAX: u64 = Unit::Hour.periods_max();
+const DAYS_MAX: u64 = Unit::Day.periods_max(LONG);
+const HOURS_MAX: u64 = LONG.periods();
+const LONG: HourRetention = HourRetention::ThirtySixDays;
+
+/// How long a state has hours.
+fn retention(state: &State) -> HourRetention {
+    match state.format() {
+        0 | 1 => HourRetention::TwoDays,
+        _ => LONG,
+    }
+}
 
 /// Changes of one kind.
 fn only(what: Count, number: u64) -> ChangeCounts {
@@ -33,26 +42,79 @@ fn only(what: Count, number: u64) -> ChangeCounts {
 struct Expected {
     days: BTreeMap<u64, ChangeCounts>,
     hours: BTreeMap<u64, ChangeCounts>,
+    /// Those of all hours, however old.
+    all: BTreeMap<u64, ChangeCounts>,
 }
 
 impl Expected {
-    fn periods(&mut self) -> [(&mut BTreeMap<u64, ChangeCounts>, u64, u64); 2] {
+    fn periods(
+        &mut self,
+        hours: HourRetention,
+    ) -> [(&mut BTreeMap<u64, ChangeCounts>, u64, u64); 3] {
         [
             (&mut self.days, DAY, DAYS_MAX),
-            (&mut self.hours, HOUR, HOURS_MAX),
+            (&mut self.hours, HOUR, hours.periods()),
+            (&mut self.all, HOUR, u64::MAX / 2),
         ]
     }
 
-    fn count(&mut self, now: Timestamp, what: Count, number: u64) {
-        for (counts, length, kept) in self.periods().into_iter().filter(|_| number > 0) {
+    fn count(&mut self, now: Timestamp, what: Count, number: u64, hours: HourRetention) {
+        for (counts, length, kept) in self.periods(hours).into_iter().filter(|_| number > 0) {
             let period = now.0 / length;
             counts.entry(period).or_default()[what as usize] += number;
             counts.retain(|earlier, _| earlier + kept > period);
         }
     }
 
+    /// The sums of all hours per day, in a time zone that is `offset_hours` ahead of UTC.
+    fn local_days(&self, offset_hours: i64) -> BTreeMap<u64, ChangeCounts> {
+        let mut days = BTreeMap::<u64, ChangeCounts>::new();
+        for (hour, counts) in &self.all {
+            let sums = days
+                .entry(hour.saturating_add_signed(offset_hours) / 24)
+                .or_default();
+            sums.iter_mut()
+                .zip(counts)
+                .for_each(|(sum, count)| *sum += count);
+        }
+        days
+    }
+
+    /// Complete days have the sums of all hours. Others lack some, and none has counts that did not happen.
+    fn check_local_days(&self, offset_hours: i64, found: &LocalDays, number: u64, now: Timestamp) {
+        let today = (now.0 / HOUR).saturating_add_signed(offset_hours) / 24;
+        let LocalDays {
+            days,
+            complete_from,
+        } = found;
+        let first = (today + 1).saturating_sub(number);
+        let mut expected = self.local_days(offset_hours);
+        expected.retain(|day, _| *day >= first);
+        for CountedPeriod { number, counts } in days {
+            let sums = expected.get(number).copied().unwrap_or_default();
+            let is_part = counts.iter().zip(sums).all(|(count, sum)| *count <= sum);
+            assert!(
+                is_part,
+                "day {number} at {offset_hours}: {counts:?} of {sums:?}"
+            );
+        }
+        let complete: Vec<_> = days.iter().map(|day| (day.number, day.counts)).collect();
+        let expected: Vec<_> = expected.into_iter().collect();
+        let from = |days: &[(u64, ChangeCounts)]| -> Vec<_> {
+            days.iter()
+                .filter(|(day, _)| day >= complete_from)
+                .copied()
+                .collect()
+        };
+        assert_eq!(
+            from(&complete),
+            from(&expected),
+            "from {complete_from} at {offset_hours}"
+        );
+    }
+
     fn turn_back(&mut self, now: Timestamp) {
-        for (counts, length, _) in self.periods() {
+        for (counts, length, _) in self.periods(LONG) {
             for (_, later) in counts.split_off(&(now.0 / length + 1)) {
                 let sums = counts.entry(now.0 / length).or_default();
                 sums.iter_mut()
@@ -121,6 +183,7 @@ impl Model {
         let outcome = self.state.apply(entry);
         let after = self.totals();
         let now = self.state.now();
+        let hours = retention(&self.state);
         if now < was {
             self.expected
                 .values_mut()
@@ -142,7 +205,10 @@ impl Model {
                         RedemptionStatus::Cancelled => Count::Cancelled,
                         RedemptionStatus::Expired => Count::Expired,
                     };
-                    self.expected.entry(id).or_default().count(now, what, 1);
+                    self.expected
+                        .entry(id)
+                        .or_default()
+                        .count(now, what, 1, hours);
                 }
                 Happened::Filter { kind, name, change } => {
                     let id = names.get(&(kind, name.into_owned()));
@@ -150,7 +216,7 @@ impl Model {
                         self.expected
                             .entry(*id.unwrap())
                             .or_default()
-                            .count(now, what, number);
+                            .count(now, what, number, hours);
                     };
                     match change {
                         FilterChange::Added(added) => count(Count::Added, added),
@@ -191,10 +257,12 @@ impl Model {
             }
             ImportMode::Replace => 0,
         };
-        self.expected
-            .entry(import.filter)
-            .or_default()
-            .count(now, Count::Imported, number);
+        self.expected.entry(import.filter).or_default().count(
+            now,
+            Count::Imported,
+            number,
+            retention(&self.state),
+        );
     }
 
     /// Copies a filter to another name, as an image does.
@@ -237,6 +305,10 @@ impl Model {
         let now = self.state.now();
         for filter in self.filters() {
             let expected = self.expected.entry(filter.id).or_default();
+            for offset_hours in [-12, -5, 0, 1, 8, 14] {
+                let found = filter.local_days(offset_hours, LOCAL_DAYS_MAX, now);
+                expected.check_local_days(offset_hours, &found, LOCAL_DAYS_MAX, now);
+            }
             for number in [1, 3, HOURS_MAX, DAYS_MAX] {
                 let days = last(&expected.days, DAY, number, now);
                 assert_eq!(
@@ -264,11 +336,17 @@ proptest! {
     /// end of the log is lost.
     #[test]
     fn statistics_match_events_and_outcomes(
+        is_enabled in any::<bool>(),
         steps in proptest::collection::vec((any::<u8>(), any::<EntryNumbers>()), 1..250),
     ) {
         let mut model = Model::default();
         let mut log = RandomLog::without_images();
-        log.beginning().into_iter().for_each(|entry| model.apply(entry));
+        for mut entry in log.beginning() {
+            if let (Command::Enable { version }, false) = (&mut entry.proposal.command, is_enabled) {
+                *version = 1;
+            }
+            model.apply(entry);
+        }
         let mut saved = (Snapshot::of(&mut model.state), model.expected.clone(), model.imports.clone());
         let mut since = Vec::new();
         for (step, numbers) in steps {
@@ -312,6 +390,7 @@ proptest! {
     #[test]
     fn statistics_are_as_they_were_counted(
         counted in proptest::collection::vec((0..900 * 24_u64, 0..7_usize, any::<u64>()), 0..700),
+        enabled in 0..700_usize,
     ) {
         let mut statistics = FilterStatistics::default();
         let mut expected = Expected::default();
@@ -325,12 +404,79 @@ proptest! {
             }
             now = Timestamp(now.0 + hours % 30 * HOUR + number as u64);
             let count = count >> (hours % 64).max(16);
-            statistics.add(now, &only(what, count));
-            expected.count(now, what, count);
+            let retention = if number < enabled { HourRetention::TwoDays } else { LONG };
+            statistics.add(now, &only(what, count), retention);
+            expected.count(now, what, count, retention);
         }
         prop_assert_eq!(statistics.last(Unit::Day, DAYS_MAX, now), last(&expected.days, DAY, DAYS_MAX, now));
         prop_assert_eq!(statistics.last(Unit::Hour, HOURS_MAX, now), last(&expected.hours, HOUR, HOURS_MAX, now));
     }
+}
+
+/// Counts one more in each hour than in the one before.
+fn count_hours(
+    statistics: &mut FilterStatistics,
+    hours: std::ops::Range<u64>,
+    retention: HourRetention,
+) {
+    for hour in hours {
+        statistics.add(
+            Timestamp(hour * HOUR),
+            &only(Count::Added, hour + 1),
+            retention,
+        );
+    }
+}
+
+#[test]
+fn local_days_sum_hours_of_time_zone() {
+    let mut statistics = FilterStatistics::default();
+    count_hours(&mut statistics, 0..1_000, LONG);
+    let now = Timestamp(999 * HOUR);
+    for offset in -12..=14_i64 {
+        let LocalDays {
+            days,
+            complete_from,
+        } = statistics.local_days(offset, LOCAL_DAYS_MAX, now);
+        let today = 999_u64.saturating_add_signed(offset) / 24;
+        assert_eq!((days.len(), complete_from), (35, today - 34), "{offset}");
+        for CountedPeriod { number, counts } in days {
+            let hours =
+                (number * 24..number * 24 + 24).map(|hour| hour.saturating_add_signed(-offset));
+            let sum: u64 = hours
+                .filter(|hour| *hour < 1_000)
+                .map(|hour| hour + 1)
+                .sum();
+            assert_eq!(counts, only(Count::Added, sum), "day {number} at {offset}");
+        }
+    }
+    let days: Vec<_> = statistics.local_days(0, LOCAL_DAYS_MAX, now).days;
+    let days: Vec<_> = days
+        .iter()
+        .map(|day| (Timestamp(day.number * DAY), day.counts))
+        .collect();
+    assert_eq!(days, statistics.last(Unit::Day, LOCAL_DAYS_MAX, now));
+}
+
+/// Hours are counted for 48 hours before the version is enabled: those from hour 52 on are there.
+#[test]
+fn complete_days_start_after_missing_hours() {
+    let mut statistics = FilterStatistics::default();
+    count_hours(&mut statistics, 0..100, HourRetention::TwoDays);
+    count_hours(&mut statistics, 100..400, LONG);
+    let now = Timestamp(399 * HOUR);
+    let first =
+        [-12, -1, 0, 1, 14].map(|offset| statistics.local_days(offset, 35, now).complete_from);
+    assert_eq!(first, [3, 3, 3, 4, 4]);
+    // Hours without counts are not missing.
+    let mut idle = FilterStatistics::default();
+    count_hours(&mut idle, 0..1, HourRetention::TwoDays);
+    count_hours(&mut idle, 1_000..1_001, LONG);
+    assert_eq!(
+        idle.local_days(8, 35, Timestamp(1_000 * HOUR))
+            .complete_from,
+        42 - 34
+    );
 }
 
 /// A clock that was far ahead leaves nothing behind that lies in the future, and counts end where numbers do.
@@ -338,13 +484,13 @@ proptest! {
 fn turned_back_clock_moves_statistics_to_now() {
     let mut statistics = FilterStatistics::default();
     for (day, number) in [(1, 5), (2, u64::MAX), (3, 7), (u64::MAX / DAY, 9)] {
-        statistics.add(Timestamp(day * DAY), &only(Count::Added, number));
+        statistics.add(Timestamp(day * DAY), &only(Count::Added, number), LONG);
     }
     statistics.turn_back(Timestamp(2 * DAY + 1));
     let days = statistics.last(Unit::Day, DAYS_MAX, Timestamp(2 * DAY));
     // The jump has made the others too old.
     assert_eq!(days, [(Timestamp(2 * DAY), [9, 0, 0, 0, 0, 0, 0])]);
-    statistics.add(Timestamp(2 * DAY + 1), &only(Count::Added, u64::MAX));
+    statistics.add(Timestamp(2 * DAY + 1), &only(Count::Added, u64::MAX), LONG);
     let hours = statistics.last(Unit::Hour, 1, Timestamp(2 * DAY + 1));
     assert_eq!(hours, [(Timestamp(2 * DAY), [u64::MAX, 0, 0, 0, 0, 0, 0])]);
 }

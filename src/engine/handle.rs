@@ -8,8 +8,8 @@ use cuckood_filter::Digest;
 use cuckood_filter::{Filter, RestoreError};
 use cuckood_state::FilterView;
 use cuckood_state::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal,
-    Timestamp,
+    Applied, Command, FORMAT_FIRST, FilterId, IdempotencyKey, KeyName, Kind, Meaning, Proposal,
+    Reference, Refusal, Timestamp,
 };
 use cuckood_state::{Lookup, Views};
 use std::panic::resume_unwind;
@@ -197,6 +197,7 @@ impl Engine {
     ) -> impl Future<Output = Result<Applied, SubmitError>> + Send + use<> {
         let queue = || {
             self.refuse_unless_ready()?;
+            self.refuse_unless_enabled(command.version())?;
             let bytes = command.weight_bytes();
             let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
             let share = self.inner.room.clone().try_acquire_many_owned(permits);
@@ -342,6 +343,17 @@ impl Engine {
             .await
             .map_err(|_| SubmitError::Draining)?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+    }
+
+    /// Whether entries may have this meaning: all nodes understand it.
+    pub fn has(&self, meaning: Meaning) -> bool {
+        self.refuse_unless_enabled(meaning.since()).is_ok()
+    }
+
+    /// A version stays enabled, so a command that passes here may be logged.
+    fn refuse_unless_enabled(&self, version: u16) -> Result<(), SubmitError> {
+        let is_enabled = version <= FORMAT_FIRST || version <= self.inner.figures.lock().format;
+        is_enabled.then_some(()).ok_or(SubmitError::NotEnabled)
     }
 
     pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {

@@ -10,8 +10,8 @@ use super::tables::{EpochFilter, slot_state};
 use super::view::{Counters, FilterView};
 use crate::domain::{
     ALGORITHM, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody,
-    ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome,
-    Profile, Redemption, Refusal, Timestamp, UploadId,
+    ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX,
+    Normalization, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use cuckood_filter::{Filter, Mode};
 use std::sync::{Arc, OnceLock};
@@ -250,6 +250,7 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
         return Err(ImageFault::Kind(*own));
     }
     let is_possible = spec.fits(kind, layout)
+        && spec.normalization != Normalization::ByDefault
         && window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
         && head.tables.growth == spec.growth

@@ -34,13 +34,18 @@ pub enum Meaning {
     /// The state stores which imports a clear or a replacement has overtaken ([`Import::is_overtaken`](super::Import::is_overtaken)), and
     /// rejects them.
     OvertakenImports,
+    /// A filter may have any [`Normalization`](super::Normalization); before, coupons alone, and exact or ASCII.
+    Spellings,
 }
 
 impl Meaning {
     /// Returns the version that enables it.
     pub fn since(self) -> u16 {
         match self {
-            Meaning::ExactReplacement | Meaning::PacedGrowth | Meaning::OvertakenImports => 2,
+            Meaning::ExactReplacement
+            | Meaning::PacedGrowth
+            | Meaning::OvertakenImports
+            | Meaning::Spellings => 2,
         }
     }
 }

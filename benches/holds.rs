@@ -16,8 +16,8 @@ use cuckood_filter::{Digest, Growth, Mode};
 use cuckood_state::FilterView;
 use cuckood_state::domain::{
     Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
-    ImportState, KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec,
-    Target, UploadDigest, Window,
+    ImportState, KeyName, Kind, Name, Normalization, Outcome, Redeem, RedemptionId, Reference,
+    Sizing, Spec, Target, UploadDigest, Window,
 };
 use futures_util::future::join_all;
 use prometheus_client::encoding::text::encode;
@@ -288,7 +288,7 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
         mode,
         growth,
         sizing,
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock: None,
         forget: None,
     };

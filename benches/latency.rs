@@ -18,7 +18,9 @@ use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
 use cuckood::engine::{Engine, EngineStatus};
 use cuckood_filter::{Growth, Mode};
-use cuckood_state::domain::{Command as Change, Digests, Kind, Name, Sizing, Spec, Target, Window};
+use cuckood_state::domain::{
+    Command as Change, Digests, Kind, Name, Normalization, Sizing, Spec, Target, Window,
+};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -333,7 +335,7 @@ async fn bare(data: String) {
         mode: Mode::Compact,
         growth: Growth::Auto,
         sizing,
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock: None,
         forget: None,
     };
@@ -352,7 +354,7 @@ async fn bare(data: String) {
     .unwrap();
     engine.submit(None, change, None).await.unwrap();
     let filter = engine.view().find(Kind::Campaign, &name).unwrap();
-    let digests = Digests(vec![filter.digest(USER)]);
+    let digests = Digests(vec![filter.digest(USER).unwrap()]);
     let change = Change::Insert {
         target: Target(filter.id),
         digests,
@@ -367,7 +369,9 @@ async fn bare(data: String) {
             .unwrap();
         let users = body["users"].as_array().unwrap().iter();
         let present: Vec<bool> = users
-            .map(|user| filter.contains(filter.digest(user.as_str().unwrap()), engine.now()))
+            .map(|user| {
+                filter.contains(filter.digest(user.as_str().unwrap()).unwrap(), engine.now())
+            })
             .collect();
         Json(json!({ "present": present }))
     };

@@ -13,8 +13,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood_filter::{Digest, Growth, Layout, Mode, RestoreError, Restoring, Secret};
 use cuckood_state::domain::{
-    Command, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, Redeem, RedemptionId,
-    Reference, SectionId, Settings, Sizing, Spec, Target, Timestamp, Window,
+    Command, Digests, Entry, FilterId, Kind, Name, Normalization, Outcome, Proposal, Redeem,
+    RedemptionId, Reference, SectionId, Settings, Sizing, Spec, Target, Timestamp, Window,
 };
 use cuckood_state::{FilterView, RedemptionQuery, Sections, State};
 use rustix::time::{ClockId, clock_gettime};
@@ -139,7 +139,7 @@ impl Bench {
             mode: Mode::Strict,
             growth: Growth::Auto,
             sizing: Sizing::Exact,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock: None,
             forget: None,
         };

@@ -14,7 +14,9 @@ use cuckood::engine::{Engine, EngineStatus};
 use cuckood_filter::{Digest, Growth, Mode};
 use cuckood_log::store::{Store, StoreOptions};
 use cuckood_state::FilterView;
-use cuckood_state::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
+use cuckood_state::domain::{
+    Command, Digests, Kind, Name, Normalization, Sizing, Spec, Target, Window,
+};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::hint::black_box;
@@ -128,7 +130,7 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         mode: Mode::Compact,
         growth: Growth::Fixed,
         sizing,
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock: None,
         forget: None,
     };

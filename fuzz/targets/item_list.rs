@@ -8,7 +8,8 @@ use cuckood_filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood_state::FilterView;
 use cuckood_state::State;
 use cuckood_state::domain::{
-    Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window,
+    Command, Entry, FilterId, Kind, Name, Normalization, Proposal, Seq, Sizing, Spec, Timestamp,
+    Unusable, Window,
 };
 use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
@@ -20,12 +21,20 @@ use std::sync::{Arc, LazyLock};
 /// Few, so that short inputs reach the limit.
 const ITEMS_MAX: usize = 5;
 
-static VIEWS: LazyLock<[Arc<FilterView>; 2]> = LazyLock::new(|| [view(false), view(true)]);
+static VIEWS: LazyLock<[Arc<FilterView>; 4]> = LazyLock::new(|| {
+    [
+        Normalization::Exact,
+        Normalization::Ascii,
+        Normalization::Case,
+        Normalization::Code,
+    ]
+    .map(view)
+});
 
 // The first byte chooses the body and the filter; the rest is the body.
 fuzz_target!(|bytes: &[u8]| {
     let [choice, body @ ..] = bytes else { return };
-    let view = &VIEWS[usize::from(choice >> 1 & 1)];
+    let view = &VIEWS[usize::from(choice >> 1 & 3)];
     if choice & 1 == 0 {
         agree(
             body,
@@ -113,15 +122,15 @@ fn replacements(body: &[u8], view: &FilterView) -> Option<(Vec<Digest>, Vec<Dige
 }
 
 fn digests(items: Vec<String>, view: &FilterView) -> Option<Vec<Digest>> {
-    // A coupon that ignores case also ignores white space, so an item needs something else.
-    let fits = |item: &String| {
-        (1..=512).contains(&item.len()) && !(view.spec.ignore_case && item.trim_ascii().is_empty())
-    };
+    let fits = |item: &String| (1..=512).contains(&item.len());
     let fit = (1..=ITEMS_MAX).contains(&items.len()) && items.iter().all(fits);
-    fit.then(|| items.iter().map(|item| view.digest(item)).collect())
+    let digests = || -> Result<Vec<Digest>, Unusable> {
+        items.iter().map(|item| view.digest(item)).collect()
+    };
+    fit.then(digests)?.ok()
 }
 
-fn view(ignore_case: bool) -> Arc<FilterView> {
+fn view(normalization: Normalization) -> Arc<FilterView> {
     let (kind, name) = (Kind::Coupon, Name::new("spring").expect("a name"));
     let mut state = State::default();
     let create = Command::Create {
@@ -134,7 +143,7 @@ fn view(ignore_case: bool) -> Arc<FilterView> {
             mode: Mode::Strict,
             growth: Growth::Fixed,
             sizing: Sizing::Exact,
-            ignore_case,
+            normalization,
             stock: None,
             forget: None,
         },

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use bytesize::ByteSize;
 use cuckood_filter::{Growth, Mode};
 use cuckood_state::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
-use cuckood_state::domain::{Forget, Sizing, Spec};
+use cuckood_state::domain::{Forget, Normalization, Sizing, Spec};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         } else {
             Sizing::ErrorRate(args.error_rate)
         },
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock: None,
         forget,
     };

@@ -2,7 +2,7 @@
 
 use crate::engine::{self, REPLACEMENT_QUEUE_BYTES, SnapshotOptions, disk_bytes, startup_seconds};
 use cuckood_filter::{Growth, Mode};
-use cuckood_state::domain::{Sizing, Spec};
+use cuckood_state::domain::{Normalization, Sizing, Spec};
 use serde::{Deserialize, Serialize};
 use std::num::NonZero;
 
@@ -102,7 +102,7 @@ pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
             mode,
             growth,
             sizing,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock,
             forget,
         };

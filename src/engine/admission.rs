@@ -194,9 +194,9 @@ mod tests {
         Annotations, AnnotationsChange, Digests, Ending, Entry, FORMAT_VERSION, FilterHead,
         FilterId, Forget, IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart,
         ImageRecord, ImageSection, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
-        ImportWarning, KeyName, Kind, LineUp, Name, Profile, Proposal, PutLineUp, Raise, Redeem,
-        Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Sizing, Spec, Target,
-        Timestamp, Update, UploadDigest, UploadId, Window,
+        ImportWarning, KeyName, Kind, LineUp, Name, Normalization, Profile, Proposal, PutLineUp,
+        Raise, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Sizing, Spec,
+        Target, Timestamp, Update, UploadDigest, UploadId, Window,
     };
     use proptest::prelude::*;
     use serde_json::json;
@@ -285,7 +285,7 @@ mod tests {
             mode,
             growth,
             sizing,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock,
             forget,
         };

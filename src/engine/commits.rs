@@ -265,7 +265,7 @@ impl Writer {
             | SubmitError::IdempotencyFull { .. } => true,
             SubmitError::DiskFull | SubmitError::LogFull => true,
             SubmitError::Overloaded | SubmitError::Recovering | SubmitError::Draining => false,
-            SubmitError::TooFarBehind | SubmitError::NoQuorum => false,
+            SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled => false,
             // The time, or the state of the log, is unknown.
             SubmitError::StorageFailed | SubmitError::ClockUnsure(_) => false,
         };

@@ -8,8 +8,8 @@ use cuckood_filter::Digest;
 use cuckood_filter::{Filter, RestoreError};
 use cuckood_state::FilterView;
 use cuckood_state::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal,
-    Timestamp,
+    Applied, Command, FORMAT_FIRST, FilterId, IdempotencyKey, KeyName, Kind, Meaning, Proposal,
+    Reference, Refusal, Timestamp,
 };
 use cuckood_state::{Lookup, Views};
 use std::panic::resume_unwind;
@@ -213,6 +213,7 @@ impl Engine {
     fn queue(&self, proposal: Proposal) -> Result<Response<Applied>, SubmitError> {
         self.refuse_unless_ready()?;
         let command = &proposal.command;
+        self.refuse_unless_enabled(command.version())?;
         let weight_bytes = command.weight_bytes();
         let permits = u32::try_from(weight_bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
         let share = self.inner.room.clone().try_acquire_many_owned(permits);
@@ -329,6 +330,17 @@ impl Engine {
             .await
             .map_err(|_| SubmitError::Draining)?;
         response.await.unwrap_or(Err(SubmitError::StorageFailed))
+    }
+
+    /// Whether entries may have this meaning: all nodes understand it.
+    pub fn has(&self, meaning: Meaning) -> bool {
+        self.refuse_unless_enabled(meaning.since()).is_ok()
+    }
+
+    /// A version stays enabled, so a command that passes here may be logged.
+    fn refuse_unless_enabled(&self, version: u16) -> Result<(), SubmitError> {
+        let is_enabled = version <= FORMAT_FIRST || version <= self.inner.figures.lock().format;
+        is_enabled.then_some(()).ok_or(SubmitError::NotEnabled)
     }
 
     pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {

@@ -108,8 +108,8 @@ mod tests {
     use cuckood_log::store::Store;
     use cuckood_state::FilterView;
     use cuckood_state::domain::{
-        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq,
-        Settings, Sizing, Spec, Target, Timestamp, Update, Window,
+        ClockReading, Kind, Name, Normalization, Outcome, Proposal, RedemptionId, Reference,
+        Refusal, Seq, Settings, Sizing, Spec, Target, Timestamp, Update, Window,
     };
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -162,7 +162,7 @@ mod tests {
                 mode,
                 growth,
                 sizing,
-                ignore_case: false,
+                normalization: Normalization::Exact,
                 stock,
                 forget: None,
             };

@@ -53,6 +53,9 @@ pub enum SubmitError {
     /// The log's servers have no space for more messages.
     #[error("the log is full: its servers reject more messages")]
     LogFull,
+    /// Some nodes may not understand the command yet.
+    #[error("some nodes do not understand this yet: its version of entries is not enabled")]
+    NotEnabled,
     /// The clock has jumped, or lags behind the log, so holds would expire at the wrong time.
     #[error(transparent)]
     ClockUnsure(#[from] ClockUnsure),

@@ -409,8 +409,8 @@ mod tests {
     use cuckood_log::journal::{LocalJournal, LocalOptions};
     use cuckood_log::store::StoreOptions;
     use cuckood_state::domain::{
-        Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing,
-        Spec, Target, Window,
+        Command, Digests, Entry, FilterId, Kind, Name, Normalization, Proposal, RedemptionId,
+        Reference, Sizing, Spec, Target, Window,
     };
     use cuckood_state::domain::{Redeem, SectionId};
 
@@ -464,7 +464,7 @@ mod tests {
                 mode,
                 growth,
                 sizing,
-                ignore_case: false,
+                normalization: Normalization::Exact,
                 stock: None,
                 forget: None,
             },

@@ -17,7 +17,7 @@ use axum::response::Response;
 use cuckood_filter::{Growth, Mode};
 use cuckood_log::journal::{Durability, OtherNode};
 use cuckood_log::store::StoreFigures;
-use cuckood_state::domain::{Kind, StateHash, Timestamp, understood_version};
+use cuckood_state::domain::{Kind, Normalization, StateHash, Timestamp, understood_version};
 use http::header;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -178,7 +178,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> HandlerResult {
         forget_steps,
         ..none
     };
-    let (spec, ..) = RequestedSpec::from(campaign).resolve()?;
+    let (spec, ..) = RequestedSpec::from(campaign).resolve(Normalization::Exact)?;
     Ok(success::ok(&engine::plan(&spec)?))
 }
 

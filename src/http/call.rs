@@ -10,7 +10,8 @@ use crate::socket::Peer;
 use axum::extract::{FromRequestParts, Path, Request};
 use cuckood_filter::{Layout, Secret};
 use cuckood_state::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Normalization, Outcome, Raise,
+    RedemptionId,
 };
 use cuckood_state::{FilterView, Lookup};
 use futures_util::future::BoxFuture;
@@ -397,16 +398,23 @@ fn canonical(command: &Command) -> Vec<u8> {
             layout,
             window,
             annotations,
-        } => encode(&Command::Create {
-            kind: *kind,
-            name: name.clone(),
-            id: FilterId(0),
-            secret: Secret::new([0; _]),
-            spec: spec.clone(),
-            layout: *layout,
-            window: *window,
-            annotations: annotations.clone(),
-        }),
+        } => {
+            let mut spec = spec.clone();
+            // Without `normalize`, a request before version 2 was enabled equals its repetition afterwards.
+            if spec.normalization == Normalization::ByDefault {
+                spec.normalization = Normalization::Exact;
+            }
+            encode(&Command::Create {
+                kind: *kind,
+                name: name.clone(),
+                id: FilterId(0),
+                secret: Secret::new([0; _]),
+                spec,
+                layout: *layout,
+                window: *window,
+                annotations: annotations.clone(),
+            })
+        }
         Command::Redeem(redeem) => {
             let mut redeem = redeem.clone();
             redeem.redemption = RedemptionId([0; 16]);

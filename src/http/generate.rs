@@ -14,6 +14,7 @@ use super::response::outgoing::{STREAM_BYTES, counted};
 use super::response::success::LineFormat;
 use super::response::{Code, HandlerResult, Problem, mark_replayed};
 use crate::budget::BudgetShare;
+use crate::turn::Turn;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use cuckood_filter::{Digest, Growth};
@@ -153,8 +154,23 @@ impl Candidates {
         hash.finalize().into()
     }
 
-    fn digests(&self, view: &FilterView, indexes: Range<u64>) -> Vec<Digest> {
-        indexes.map(|index| view.digest(self.code(index))).collect()
+    /// Returns the digests of candidates.
+    ///
+    /// # Errors
+    /// If nothing is left of a code after normalization. Its places always are.
+    async fn digests(
+        &self,
+        view: &FilterView,
+        indexes: Range<u64>,
+    ) -> Result<Vec<Digest>, Problem> {
+        let mut turn = Turn::default();
+        let mut digests = Vec::with_capacity((indexes.end - indexes.start) as usize);
+        for index in indexes {
+            let code = self.code(index);
+            digests.push(view.digest(&code).map_err(Problem::at("/pattern"))?);
+            turn.work(code.len()).await;
+        }
+        Ok(digests)
     }
 
     /// The part of the request under which the outcome of a batch is stored. A later request with the same key has other parts.
@@ -350,15 +366,21 @@ impl Generation<'_> {
     }
 
     /// The command that adds a batch of candidates while `missing` codes are missing.
-    fn command(&self, candidates: &Candidates, batch: u64, missing: u64) -> Command {
+    async fn command(
+        &self,
+        candidates: &Candidates,
+        batch: u64,
+        missing: u64,
+    ) -> Result<Command, Problem> {
         let start = batch * BATCH;
-        let digests = Digests(candidates.digests(self.view, start..start + missing.min(BATCH)));
-        Command::Insert {
+        let indexes = start..start + missing.min(BATCH);
+        let digests = candidates.digests(self.view, indexes).await?;
+        Ok(Command::Insert {
             target: Target(self.view.id),
-            digests,
+            digests: Digests(digests),
             if_absent: true,
             revive: false,
-        }
+        })
     }
 
     /// Looks up what is stored for a batch.
@@ -368,7 +390,7 @@ impl Generation<'_> {
         batch: u64,
         missing: u64,
     ) -> Result<Lookup, Problem> {
-        let command = self.command(candidates, batch, missing);
+        let command = self.command(candidates, batch, missing).await?;
         self.call
             .recorded(
                 Resource::Filter(KIND, self.coupon),
@@ -446,7 +468,7 @@ impl Generation<'_> {
                 return Err(Problem::new(Code::Overloaded, detail));
             }
         }
-        let command = self.command(candidates, batch, missing);
+        let command = self.command(candidates, batch, missing).await?;
         let part = candidates.part(batch);
         self.call
             .submit_part(Resource::Filter(KIND, self.coupon), &part, command)

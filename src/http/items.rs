@@ -6,6 +6,7 @@ use super::request::source::RequestSource;
 use super::response::outgoing::counted;
 use super::response::{Code, HandlerResult, Problem, success};
 use crate::access::{Guesses, Scope};
+use crate::turn::Turn;
 use axum::extract::Request;
 use cuckood_filter::Digest;
 use cuckood_state::FilterView;
@@ -78,7 +79,7 @@ pub(super) async fn digests<R: Right>(
         Kind::Campaign => "users",
         Kind::Coupon => "codes",
     };
-    Ok((json::digests(view, field, &items, ITEMS_MAX)?, flag))
+    Ok((json::digests(view, field, &items, ITEMS_MAX).await?, flag))
 }
 
 /// Submits a command whose outcomes reveal which items are valid. Most problems say nothing about items and return the guesses. They stay
@@ -277,7 +278,7 @@ pub(super) async fn replace(
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
-    let (from, to) = pairs(body.as_ref(), &view, ITEMS_MAX)?;
+    let (from, to) = pairs(body.as_ref(), &view, ITEMS_MAX).await?;
     let room = call.room_for(from.len())?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace {
@@ -303,7 +304,7 @@ pub(super) async fn replace(
 ///
 /// # Errors
 /// The problem that the service returns.
-pub fn pairs(
+pub async fn pairs(
     body: &[u8],
     view: &FilterView,
     items_max: usize,
@@ -311,17 +312,14 @@ pub fn pairs(
     let ReplacementList { replacements } = json::parse(body)?;
     json::check_length("replacements", replacements.len(), items_max)?;
     let mut faults = Faults::default();
-    let each = replacements
-        .iter()
-        .enumerate()
-        .map(|(index, Replacement { from, to })| {
-            let from = faults.digest(view, from, || format!("/replacements/{index}/from"));
-            (
-                from,
-                faults.digest(view, to, || format!("/replacements/{index}/to")),
-            )
-        });
-    let pairs = each.unzip();
+    let mut turn = Turn::default();
+    let mut all_from = Vec::with_capacity(replacements.len());
+    let mut all_to = Vec::with_capacity(replacements.len());
+    for (index, Replacement { from, to }) in replacements.iter().enumerate() {
+        all_from.push(faults.digest(view, from, || format!("/replacements/{index}/from")));
+        all_to.push(faults.digest(view, to, || format!("/replacements/{index}/to")));
+        turn.work(from.bytes() + to.bytes()).await;
+    }
     faults.check()?;
-    Ok(pairs)
+    Ok((all_from, all_to))
 }

@@ -354,6 +354,11 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
             "503",
             "`clock-unsure`: no writes until the machine's clock is right",
         ),
+        (
+            is_put && (is_of("{campaign}") || is_of("{coupon}")),
+            "503",
+            "`not-enabled`: some nodes do not understand this yet",
+        ),
         (is_write, "507", "`memory-limit`, `disk-full`, `log-full`"),
         (
             true,

@@ -190,11 +190,14 @@ pub(crate) async fn replace(
 /// # Errors
 /// The problem that the service returns.
 #[cfg(feature = "testing")]
-pub fn users_to_add(
+pub async fn users_to_add(
     body: &[u8],
     view: &FilterView,
     items_max: usize,
 ) -> Result<(Vec<Digest>, bool), Problem> {
     let UsersToAdd { users, if_absent } = json::parse(body)?;
-    Ok((json::digests(view, "users", &users, items_max)?, if_absent))
+    Ok((
+        json::digests(view, "users", &users, items_max).await?,
+        if_absent,
+    ))
 }

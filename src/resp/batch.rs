@@ -42,6 +42,8 @@ pub struct Batch<'a> {
     in_flight: Vec<(Gathered<'a>, Submitted<'a>)>,
     /// Bytes of memory of the commands in flight.
     in_flight_bytes: usize,
+    /// The digests of the current command's items.
+    hashed: Vec<Digest>,
     /// Buffer that lookups reuse.
     digests: Vec<Digest>,
     present: Vec<bool>,
@@ -82,14 +84,26 @@ pub enum PendingChange {
     Remove,
 }
 
+/// Hashes the items of a command; `hashed` is cleared first.
+async fn hash_into(
+    view: &FilterView,
+    items: Arguments<'_>,
+    turn: &mut Turn,
+    hashed: &mut Vec<Digest>,
+) -> Result<(), Failure> {
+    hashed.clear();
+    hashed.reserve(items.len());
+    for item in items.iter() {
+        hashed.push(view.digest(item)?);
+        turn.work(item.len() + ITEM_BYTES).await;
+    }
+    Ok(())
+}
+
 impl<'a> Gathered<'a> {
     /// Adds a command with these items.
-    async fn add(&mut self, part: Part<'a>, items: Arguments<'_>, turn: &mut Turn) {
-        self.digests.reserve(items.len());
-        for item in items.iter() {
-            self.digests.push(self.view.digest(item));
-            turn.work(item.len() + ITEM_BYTES).await;
-        }
+    fn add(&mut self, part: Part<'a>, hashed: &[Digest]) {
+        self.digests.extend_from_slice(hashed);
         self.parts.push(part);
     }
 
@@ -163,6 +177,7 @@ impl<'a> Batch<'a> {
             gathered: None,
             in_flight: Vec::new(),
             in_flight_bytes: 0,
+            hashed: Vec::new(),
             digests: Vec::new(),
             present: Vec::new(),
             found: Vec::new(),
@@ -175,15 +190,17 @@ impl<'a> Batch<'a> {
         gathered_bytes
             + self.replies.memory_bytes()
             + self.in_flight_bytes
-            + self.digests.capacity() * size_of::<Digest>()
+            + (self.hashed.capacity() + self.digests.capacity()) * size_of::<Digest>()
             + self.present.capacity()
             + self.found.capacity()
     }
 
     /// Releases memory above `kept` bytes, which only long commands need.
     pub fn shrink(&mut self, kept: usize) {
-        if self.present.capacity() + self.digests.capacity() * size_of::<Digest>() > kept {
+        let digests = self.hashed.capacity() + self.digests.capacity();
+        if self.present.capacity() + digests * size_of::<Digest>() > kept {
             (self.digests, self.present, self.found) = (Vec::new(), Vec::new(), Vec::new());
+            self.hashed = Vec::new();
         }
     }
 
@@ -206,21 +223,38 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds a command to the gathered lookups, whose filter [`Self::checked`] has returned.
-    pub async fn add_check(&mut self, part: Part<'a>, items: Arguments<'_>) {
+    ///
+    /// # Errors
+    /// If the filter can't have one of the items.
+    pub async fn add_check(&mut self, part: Part<'a>, items: Arguments<'_>) -> Result<(), Failure> {
         if let Some(gathered) = &mut self.gathered {
-            gathered.add(part, items, &mut self.turn).await;
+            hash_into(&gathered.view, items, &mut self.turn, &mut self.hashed).await?;
+            gathered.add(part, &self.hashed);
         }
+        Ok(())
     }
 
-    /// Adds a command: a lookup if it changes nothing. All gathered commands have the same caller; a connection settles them before it
-    /// authenticates with another key.
+    /// Hashes the items of a command, which is then added.
+    ///
+    /// # Errors
+    /// If the filter can't have one of the items.
+    pub async fn hash(&mut self, view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> {
+        hash_into(view, items, &mut self.turn, &mut self.hashed).await
+    }
+
+    /// Returns the digests of the items hashed last.
+    pub fn hashed(&self) -> &[Digest] {
+        &self.hashed
+    }
+
+    /// Adds the command whose items were hashed last: a lookup if it changes nothing. All gathered commands have the same caller; a
+    /// connection settles them before it authenticates with another key.
     pub async fn add(
         &mut self,
         view: Arc<FilterView>,
         change: Option<PendingChange>,
         caller: &Caller,
         part: Part<'a>,
-        items: Arguments<'_>,
     ) {
         let goes_on = |gathered: &Gathered<'_>| {
             gathered.view.id == view.id
@@ -254,7 +288,7 @@ impl<'a> Batch<'a> {
                 }
             }
         });
-        gathered.add(part, items, &mut self.turn).await;
+        gathered.add(part, &self.hashed);
     }
 
     /// Answers all commands so far.

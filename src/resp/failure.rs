@@ -5,7 +5,7 @@ use super::key::FilterKey;
 use crate::access::Denied;
 use crate::engine::{EngineStatus, SubmitError, UseReason};
 use cuckood_filter::LayoutError;
-use cuckood_state::domain::{ITEMS_MAX, Outcome, Refusal};
+use cuckood_state::domain::{ITEMS_MAX, Outcome, Refusal, Unusable};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -216,6 +216,9 @@ impl From<SubmitError> for Failure {
             SubmitError::TooFarBehind | SubmitError::NoQuorum => {
                 return Self::new(ErrorCode::BUSY, error.to_string());
             }
+            SubmitError::NotEnabled => {
+                return Self::new(ErrorCode::READONLY, error.to_string());
+            }
             SubmitError::LogFull => return Self::new(ErrorCode::READONLY, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
                 return Self::new(
@@ -249,6 +252,15 @@ impl From<Denied> for Failure {
             Denied::TooManyInvalidCodes { wait: time } => wait(ErrorCode::GUESSLIMIT, time),
             Denied::TooManyCodes { .. } => Self::new(ErrorCode::GUESSLIMIT, denied.to_string()),
         }
+    }
+}
+
+impl From<Unusable> for Failure {
+    fn from(unusable: Unusable) -> Self {
+        Self::err(match unusable {
+            Unusable::Empty => "nothing is left of an item after normalization",
+            Unusable::NotUtf8 => "an item is not UTF-8, which this filter normalizes",
+        })
     }
 }
 

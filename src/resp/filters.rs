@@ -10,8 +10,8 @@ use super::session::{AdmittedCommand, Done};
 use crate::access::Guesses;
 use cuckood_filter::{Growth, Layout, Mode};
 use cuckood_state::domain::{
-    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec,
-    Timestamp, Window,
+    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Normalization, Outcome, Refusal, Sizing,
+    Spec, Timestamp, Window,
 };
 use cuckood_state::{FilterView, NamedLineUp};
 use std::ops::RangeInclusive;
@@ -36,16 +36,6 @@ fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Rejects items that this filter can't have.
-fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> {
-    match items.iter().any(|item| view.is_blank(item)) {
-        false => Ok(()),
-        true => Err(Failure::err(
-            "an item is nothing but white space, which this coupon ignores",
-        )),
-    }
-}
-
 /// `CF.EXISTS key item`, `CF.MEXISTS key item …`, `CF.COUNT key item`.
 pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let row = call.row;
@@ -58,9 +48,8 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
         // It was found just before. Only codes are guessed.
         if key.kind == Kind::Campaign
             && row.name != Name::CfCount
-            && let Some(view) = call.batch.checked(key)
+            && call.batch.checked(key).is_some()
         {
-            check_blanks(view, items)?;
             call.batch
                 .add_check(
                     Part {
@@ -70,7 +59,7 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
                     },
                     items,
                 )
-                .await;
+                .await?;
             return Ok(Done::Deferred);
         }
     }
@@ -86,34 +75,31 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
         }
         return Ok(Done::Answered);
     };
-    check_blanks(&view, items)?;
+    call.batch.hash(&view, items).await?;
     let guesses = guesses(call, &view, items.len()).await?;
     if row.name == Name::CfCount {
         call.batch.settle().await;
-        let count = view.count(view.digest(items.at(0)), call.shared.engine.now());
+        let count = view.count(call.batch.hashed()[0], call.shared.engine.now());
         guesses.settle(usize::from(count == 0));
         call.batch.replies.count(count.into());
         return Ok(Done::Answered);
     }
-    gather(call, view, None, items, Some(guesses)).await
+    gather(call, view, None, Some(guesses)).await
 }
 
-/// Makes the batch answer the command, joined with similar ones of this filter.
+/// Makes the batch answer the command whose items were hashed last, joined with similar ones of this filter.
 async fn gather<'a>(
     call: &mut AdmittedCommand<'_, 'a>,
     view: Arc<FilterView>,
     change: Option<PendingChange>,
-    items: Arguments<'_>,
     guesses: Option<Guesses<'a>>,
 ) -> Result<Done, Failure> {
     let part = Part {
         row: call.row,
-        items: items.len(),
+        items: call.batch.hashed().len(),
         guesses,
     };
-    call.batch
-        .add(view, change, &call.caller, part, items)
-        .await;
+    call.batch.add(view, change, &call.caller, part).await;
     Ok(Done::Deferred)
 }
 
@@ -144,16 +130,9 @@ pub(super) async fn remove(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, F
     let view = call
         .find(call.arguments.at(1))?
         .ok_or_else(|| Failure::err("Not found"))?;
-    check_blanks(&view, items)?;
+    call.batch.hash(&view, items).await?;
     let guesses = guesses(call, &view, items.len()).await?;
-    gather(
-        call,
-        view,
-        Some(PendingChange::Remove),
-        items,
-        Some(guesses),
-    )
-    .await
+    gather(call, view, Some(PendingChange::Remove), Some(guesses)).await
 }
 
 /// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
@@ -188,7 +167,7 @@ pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fail
         None if creates => created(call, &key, capacity).await?,
         None => return Err(Failure::err("not found")),
     };
-    check_blanks(&view, items)?;
+    call.batch.hash(&view, items).await?;
     let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
     let change = if is_if_absent {
         PendingChange::AddIfAbsent
@@ -200,7 +179,7 @@ pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fail
         true => Some(guesses(call, &view, 1).await?),
         false => None,
     };
-    gather(call, view, Some(change), items, guesses).await
+    gather(call, view, Some(change), guesses).await
 }
 
 /// Parses the key of a filter to create, which the caller must be allowed to use.
@@ -442,7 +421,7 @@ impl Reserve {
             mode,
             growth,
             sizing,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock: None,
             forget: None,
         })

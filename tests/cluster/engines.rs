@@ -9,7 +9,8 @@ use cuckood::engine::{ClusterOptions, Engine, EngineOptions, SubmitError};
 use cuckood_filter::{Digest, Growth, Mode};
 use cuckood_nats::NatsOptions;
 use cuckood_state::domain::{
-    Applied, Command, Digests, Kind, Name, Outcome, Settings, Sizing, Spec, Target, Window,
+    Applied, Command, Digests, Kind, Name, Normalization, Outcome, Settings, Sizing, Spec, Target,
+    Window,
 };
 use std::path::Path;
 use std::time::Instant;
@@ -74,7 +75,7 @@ pub async fn create(engine: &Engine, name: &str) -> Target {
         mode,
         growth,
         sizing,
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock: None,
         forget: None,
     };

@@ -182,7 +182,7 @@ async fn coupon_image_contains_redemptions() {
     let here = Service::start().await;
     let mut there = Service::start().await;
     let path = "/v1/coupons/welcome";
-    let spec = json!({"capacity": 50, "ignore_case": true});
+    let spec = json!({"capacity": 50, "normalize": "code"});
     here.put(path, spec).await.json(201);
     let codes: Vec<String> = (0..2_000).map(|number| format!("CODE-{number}")).collect();
     here.post(&format!("{path}/codes"), json!({ "codes": codes }))

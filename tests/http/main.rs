@@ -39,6 +39,7 @@ mod schema;
 mod scripts;
 mod service;
 mod sites;
+mod spellings;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -256,6 +256,11 @@ fn redemptions_follow_script() {
 }
 
 #[test]
+fn spellings_follow_script() {
+    Script::follow("spellings");
+}
+
+#[test]
 fn statistics_follow_script() {
     Script::follow("statistics");
 }

@@ -8,8 +8,8 @@ use cuckood::config::Config;
 use cuckood::engine::Engine;
 use cuckood_filter::{Growth, Mode};
 use cuckood_state::domain::{
-    Command as Change, Digests, Kind, Name, Outcome, Redeem, RedemptionStatus, Reference, Sizing,
-    Spec, Target,
+    Command as Change, Digests, Kind, Name, Normalization, Outcome, Redeem, RedemptionStatus,
+    Reference, Sizing, Spec, Target,
 };
 use cuckood_state::domain::{Timestamp, Window};
 use serde_json::json;
@@ -41,7 +41,7 @@ impl Past {
             mode: Mode::Strict,
             growth: Growth::Auto,
             sizing: Sizing::Exact,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock: None,
             forget: None,
         };
@@ -64,7 +64,11 @@ impl Past {
         };
         past.submit(creation).await;
         let view = past.engine.view().find(Kind::Coupon, &name).unwrap();
-        let digests = Digests(["a", "b", "c", "d"].map(|code| view.digest(code)).to_vec());
+        let digests = Digests(
+            ["a", "b", "c", "d"]
+                .map(|code| view.digest(code).unwrap())
+                .to_vec(),
+        );
         past.submit(Change::Insert {
             target: past.target,
             digests,
@@ -90,7 +94,8 @@ impl Past {
             .view()
             .find(Kind::Coupon, &Name::new("shop").unwrap())
             .unwrap()
-            .digest(code);
+            .digest(code)
+            .unwrap();
         let redemption = cuckood_state::domain::RedemptionId(cuckood_log::journal::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem(Redeem {

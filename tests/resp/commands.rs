@@ -2,7 +2,9 @@
 
 use super::service::{Service, eventually};
 use crate::redis_client::{Connection, Reply};
-use cuckood_state::domain::{Command, Forget, Kind, Outcome, Redeem, Reference, Target};
+use cuckood_state::domain::{
+    Command, Forget, Kind, Normalization, Outcome, Redeem, Reference, Target,
+};
 use cuckood_state::testing::commands::{NewFilter, target};
 use std::time::Duration;
 
@@ -199,7 +201,7 @@ fn item_has_1_to_512_arbitrary_bytes() {
     }
     // A text item is the same item over HTTP.
     let view = service.view(Kind::Campaign, "spring");
-    let count = |item| view.count(view.digest(item), service.engine.now());
+    let count = |item| view.count(view.digest(item).unwrap(), service.engine.now());
     assert_eq!((count("é"), count("e")), (1, 0));
     for item in [&[][..], &[b'x'; 513]] {
         for command in [
@@ -218,6 +220,108 @@ fn item_has_1_to_512_arbitrary_bytes() {
         "ERR an item has 1 to 512 bytes"
     );
     integer(client, "EXISTS empty", 0);
+}
+
+/// As over HTTP.
+#[test]
+fn each_command_finds_each_spelling() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    for (filter, normalization, spellings) in [
+        (1, Normalization::Exact, ["é-Z"; 3]),
+        (2, Normalization::Ascii, ["é-Z", "é-z\n", "\té-Z"]),
+        (3, Normalization::Case, ["é-Z", "É-z", "\u{a0}e\u{301}-Z"]),
+        (4, Normalization::Code, ["é-Z", "ÉZ", "e\u{301}.ｚ"]),
+    ] {
+        let campaign = NewFilter {
+            normalization,
+            ..NewFilter::campaign(100, 0.000_001)
+        };
+        service.submit(campaign.create(target(filter)));
+        let key = format!("f{filter}");
+        let [first, second, third] = spellings.map(str::as_bytes);
+        let mut call = |name: &str, items: &[&[u8]]| {
+            let mut arguments = vec![name.as_bytes(), key.as_bytes()];
+            arguments.extend(items);
+            client.call_with(&arguments)
+        };
+        let one = Reply::Integer(1);
+        assert_eq!(call("CF.ADD", &[first]), one, "{key}");
+        assert_eq!(call("CF.ADDNX", &[second]), Reply::Integer(0), "{key}");
+        assert_eq!(call("CF.EXISTS", &[third]), one, "{key}");
+        assert_eq!(
+            call("CF.MEXISTS", &[second, third]),
+            Reply::integers(&[1, 1]),
+            "{key}"
+        );
+        assert_eq!(
+            call("CF.INSERT", &[b"ITEMS", second]),
+            Reply::integers(&[1]),
+            "{key}"
+        );
+        assert_eq!(
+            call("CF.INSERTNX", &[b"ITEMS", third]),
+            Reply::integers(&[0]),
+            "{key}"
+        );
+        assert_eq!(call("CF.COUNT", &[third]), Reply::Integer(2), "{key}");
+        assert_eq!(call("CF.DEL", &[second]), one, "{key}");
+        assert_eq!(call("CF.DEL", &[third]), one, "{key}");
+        assert_eq!(call("CF.EXISTS", &[first]), Reply::Integer(0), "{key}");
+    }
+}
+
+#[test]
+fn unusable_item_is_rejected() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    for (filter, normalization, empty) in [
+        (1, Normalization::Ascii, &b" \t"[..]),
+        (2, Normalization::Case, "\u{3000}".as_bytes()),
+        (3, Normalization::Code, b"-"),
+    ] {
+        let campaign = NewFilter {
+            normalization,
+            ..NewFilter::campaign(100, 0.000_001)
+        };
+        service.submit(campaign.create(target(filter)));
+        let key = format!("f{filter}");
+        for command in [
+            "CF.ADD",
+            "CF.ADDNX",
+            "CF.EXISTS",
+            "CF.MEXISTS",
+            "CF.COUNT",
+            "CF.DEL",
+        ] {
+            for (item, error) in [
+                (empty, "ERR nothing is left of an item after normalization"),
+                (
+                    b"a\xff",
+                    "ERR an item is not UTF-8, which this filter normalizes",
+                ),
+            ] {
+                let refused = client.call_with(&[command.as_bytes(), key.as_bytes(), item]);
+                assert_eq!(refused.error(), error, "{command} {key}");
+            }
+        }
+        integer(client, &format!("CF.ADD {key} a"), 1);
+        // Lookups after the first one of a batch use its filter.
+        let check = format!("CF.EXISTS {key} a");
+        let bad = format!(
+            "CF.EXISTS {key} {}",
+            str::from_utf8(empty).unwrap().trim_start_matches(' ')
+        );
+        let replies = client.pipeline([&*check, &bad, &check]);
+        assert_eq!(
+            (&replies[0], &replies[2]),
+            (&Reply::Integer(1), &Reply::Integer(1))
+        );
+        assert!(
+            replies[1].error().starts_with("ERR nothing is left"),
+            "{key}"
+        );
+    }
 }
 
 #[test]
@@ -277,7 +381,7 @@ fn coupon_is_set_with_used_codes() {
     let view = service.view(Kind::Coupon, "welcome");
     let redeemed = service.submit(Command::Redeem(Redeem {
         target: Target(view.id),
-        digest: view.digest("A"),
+        digest: view.digest("A").unwrap(),
         redemption: cuckood_state::domain::RedemptionId(cuckood_log::journal::random()),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,

@@ -155,7 +155,7 @@ impl Views {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, Profile, Spec, Timestamp, Window};
+    use crate::domain::{FilterId, Normalization, Profile, Spec, Timestamp, Window};
     use crate::ledger::Ledger;
     use crate::section::Epoch;
     use cuckood_filter::{Filter, Growth, Layout, Mode, Reader, Secret};
@@ -171,7 +171,7 @@ mod tests {
                 mode: Mode::Strict,
                 growth: Growth::Fixed,
                 sizing: crate::domain::Sizing::Exact,
-                ignore_case: false,
+                normalization: Normalization::Exact,
                 stock: None,
                 forget: None,
             },

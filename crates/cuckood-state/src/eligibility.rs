@@ -5,8 +5,10 @@
 
 use super::catalog::{Catalog, Views};
 use super::view::FilterView;
-use crate::domain::{Kind, LineUp, Timestamp, Unless, WindowPosition};
+use crate::domain::{Kind, LineUp, Normalization, Timestamp, Unless, WindowPosition};
 use cuckood_filter::Digest;
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -84,7 +86,8 @@ impl Views {
         now: Timestamp,
     ) -> Result<Eligibility<'a>, Uncountable> {
         let catalog = self.catalog.load();
-        let mut conditions = Conditions::new(&catalog, question, now)?;
+        let user = User::new(question.user);
+        let mut conditions = Conditions::new(&catalog, question, &user, now)?;
         let mut found = Eligibility {
             explanations: question.explain.then(Vec::new),
             ..Eligibility::default()
@@ -97,9 +100,9 @@ impl Views {
             (names, rest) = rest.split_at(ahead.min(rest.len()));
             ahead = GROUP;
             group.extend(
-                names
-                    .iter()
-                    .map(|name| Candidate::new(&catalog, question, name.as_ref(), now)),
+                names.iter().map(|name| {
+                    Candidate::new(&catalog, &user, name.as_ref(), now, question.explain)
+                }),
             );
             group
                 .iter()
@@ -119,30 +122,75 @@ impl Views {
     }
 }
 
+/// A user, normalized once for each rule that a filter needs.
+struct User<'a> {
+    raw: &'a str,
+    ascii: Form<'a>,
+    case: Form<'a>,
+    code: Form<'a>,
+}
+
+/// A user's normalized spelling; `None` if nothing is left.
+type Form<'a> = OnceCell<Option<Cow<'a, [u8]>>>;
+
+impl<'a> User<'a> {
+    fn new(raw: &'a str) -> Self {
+        Self {
+            raw,
+            ascii: Form::new(),
+            case: Form::new(),
+            code: Form::new(),
+        }
+    }
+
+    /// Returns the user's digest in a filter; `None` if the filter can't contain the user.
+    fn digest(&self, view: &FilterView) -> Option<Digest> {
+        let rule = view.spec.normalization;
+        let form = match rule {
+            Normalization::Exact | Normalization::ByDefault => {
+                return Some(view.secret.digest(self.raw.as_bytes()));
+            }
+            Normalization::Ascii => &self.ascii,
+            Normalization::Case => &self.case,
+            Normalization::Code => &self.code,
+        };
+        let normalized = form.get_or_init(|| rule.apply(self.raw.as_bytes()).ok());
+        Some(view.secret.digest(normalized.as_deref()?))
+    }
+
+    /// Returns the user's digest in a filter, whose cache lines are prefetched.
+    fn prefetched(&self, view: &FilterView) -> Option<Digest> {
+        let digest = self.digest(view)?;
+        view.prefetch(digest);
+        Some(digest)
+    }
+}
+
 /// A campaign to choose from.
 struct Candidate<'a, 'c> {
     name: &'a str,
     view: Option<&'c Arc<FilterView>>,
     window: WindowPosition,
-    /// The user's digest, if the campaign is looked up. Its cache lines have been prefetched.
+    /// The user's digest, if the campaign is looked up and can contain the user. Its cache lines have been prefetched.
     digest: Option<Digest>,
 }
 
 impl<'a, 'c> Candidate<'a, 'c> {
-    fn new<N>(
+    fn new(
         catalog: &'c Catalog,
-        question: &Question<'a, N>,
+        user: &User<'_>,
         name: &'a str,
         now: Timestamp,
+        explain: bool,
     ) -> Self {
         let view = catalog.get(Kind::Campaign, name);
         let window = view.map_or(WindowPosition::Inside, |view| view.window.position(now));
-        let looked_at = view.filter(|_| window == WindowPosition::Inside || question.explain);
+        let looked_at = view.filter(|_| window == WindowPosition::Inside || explain);
         Self {
             name,
             view,
             window,
-            digest: looked_at.map(|view| prefetched(view, question.user)),
+            digest: looked_at.and_then(|view| user.prefetched(view)),
         }
     }
 
@@ -191,16 +239,9 @@ impl<'a, 'c> Candidate<'a, 'c> {
     }
 }
 
-/// The digest of a user in a campaign, whose cache lines are prefetched.
-fn prefetched(view: &FilterView, user: &str) -> Digest {
-    let digest = view.digest(user);
-    view.prefetch(digest);
-    digest
-}
-
 /// The conditions of a line-up. Each is looked up once, when a campaign first needs it.
 struct Conditions<'a, 'c, N> {
-    user: &'a str,
+    user: &'c User<'a>,
     now: Timestamp,
     all: Vec<Condition<'a, 'c, N>>,
 }
@@ -218,6 +259,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
     fn new(
         catalog: &'c Catalog,
         question: &Question<'a, N>,
+        user: &'c User<'a>,
         now: Timestamp,
     ) -> Result<Self, Uncountable> {
         let mut all = Vec::with_capacity(question.line_up.unless.len());
@@ -240,11 +282,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
                 answer: (!is_active).then_some(false),
             });
         }
-        Ok(Self {
-            user: question.user,
-            now,
-            all,
-        })
+        Ok(Self { user, now, all })
     }
 
     /// Prefetches the lookups of this campaign's conditions.
@@ -253,7 +291,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
             if let (None, None, Some(view)) = (condition.answer, condition.digest, condition.view)
                 && condition.unless.concerns(campaign)
             {
-                condition.digest = Some(prefetched(view, self.user));
+                condition.digest = self.user.prefetched(view);
             }
         }
     }
@@ -284,15 +322,15 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
 }
 
 impl<N> Condition<'_, '_, N> {
-    fn leaves_out(&mut self, user: &str, now: Timestamp) -> bool {
+    fn leaves_out(&mut self, user: &User<'_>, now: Timestamp) -> bool {
         let (None, Some(view)) = (self.answer, self.view) else {
             return self.answer == Some(true);
         };
-        let digest = self.digest.unwrap_or_else(|| view.digest(user));
-        let answer = match self.unless.at_least {
+        let digest = self.digest.or_else(|| user.digest(view));
+        let answer = digest.is_some_and(|digest| match self.unless.at_least {
             ..=1 => view.contains(digest, now),
             at_least => view.count(digest, now) >= at_least,
-        };
+        });
         self.answer = Some(answer);
         answer
     }

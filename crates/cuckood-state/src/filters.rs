@@ -15,16 +15,12 @@ use std::sync::{Arc, OnceLock};
 
 impl State {
     /// Creates a campaign or coupon. If an equal one exists, only sets its title and labels.
-    pub(super) fn create(&mut self, id: FilterId, profile: Profile) -> Result<Outcome, Refusal> {
-        let Profile {
-            kind,
-            ref name,
-            ref spec,
-            layout,
-            ref window,
-            ..
-        } = profile;
-        if let Some(existing) = self.shared.catalog.get(kind, name) {
+    pub(super) fn create(
+        &mut self,
+        id: FilterId,
+        mut profile: Profile,
+    ) -> Result<Outcome, Refusal> {
+        if let Some(existing) = self.shared.catalog.get(profile.kind, &profile.name) {
             let differences = existing.differences(&profile);
             if !differences.is_empty() {
                 return Err(Refusal::AlreadyExists(
@@ -41,6 +37,14 @@ impl State {
                 Outcome::Exists(Box::new(subject.filter.view.describe(now)))
             });
         }
+        profile.spec.resolve_normalization(profile.kind);
+        let Profile {
+            kind,
+            ref spec,
+            layout,
+            ref window,
+            ..
+        } = profile;
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }

@@ -11,7 +11,7 @@ use super::view::{Counters, FilterView};
 use crate::domain::{
     ALGORITHM, FilterChange, FilterHead, HourRetention, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin,
     ImageBody, ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX,
-    Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
+    Normalization, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use cuckood_filter::{Filter, Mode};
 use std::sync::{Arc, OnceLock};
@@ -258,6 +258,7 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
         return Err(ImageFault::Kind(*own));
     }
     let is_possible = spec.fits(kind, layout)
+        && spec.normalization != Normalization::ByDefault
         && window.is_ordered()
         && head.last_change <= LAST_CHANGE_MAX
         && head.tables.growth == spec.growth

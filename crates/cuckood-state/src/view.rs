@@ -5,7 +5,7 @@ use super::statistics::FilterStatistics;
 use crate::domain::{
     ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, LocalDays,
     Profile, Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats,
-    Timestamp, Unit, WindowPosition,
+    Timestamp, Unit, Unusable, WindowPosition,
 };
 use cuckood_filter::{
     self, Digest, FilterImage, FilterStats, Growth, LayoutError, Mode, Reader, SlotState,
@@ -87,21 +87,14 @@ impl FilterView {
         Ok(Raise { capacity, layout })
     }
 
-    /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
+    /// Returns the digest of an item under this filter's secret, after normalization.
+    ///
+    /// # Errors
+    /// [`Unusable`].
     #[inline]
-    pub fn digest(&self, item: impl AsRef<[u8]>) -> Digest {
-        let item = item.as_ref();
-        if self.spec.ignore_case {
-            self.secret.digest(&item.trim_ascii().to_ascii_uppercase())
-        } else {
-            self.secret.digest(item)
-        }
-    }
-
-    /// Whether an item has nothing left once it is trimmed, if the spec says so.
-    #[inline]
-    pub fn is_blank(&self, item: impl AsRef<[u8]>) -> bool {
-        self.spec.ignore_case && item.as_ref().trim_ascii().is_empty()
+    pub fn digest(&self, item: impl AsRef<[u8]>) -> Result<Digest, Unusable> {
+        let normalized = self.spec.normalization.apply(item.as_ref())?;
+        Ok(self.secret.digest(&normalized))
     }
 
     /// In a campaign: whether it has the user, whatever its window. In a coupon: whether the code may be redeemed at `now`, because the

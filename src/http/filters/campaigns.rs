@@ -73,7 +73,8 @@ pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> HandlerRe
     tag = "campaigns",
     summary = "Create a campaign",
     description = "Returns 200 if a campaign with the same resolved spec already exists. A title and \
-        labels are not compared: they are set, or remain as they are if they are omitted.",
+        labels are not compared: they are set, or remain as they are if they are omitted. An omitted \
+        `normalize` is not compared either.",
     request_body = CampaignSpec,
     responses(
         (status = 200, description = "It already exists", body = FilterResponse),

@@ -15,15 +15,15 @@ use super::request::json::{self, OrNull};
 use super::request::query::CollectionPage;
 use super::response::success::ListParts;
 use super::response::{Code, HandlerResult, Problem, RequestFault, refusals, success};
-use crate::engine::{UseReason, image_part};
+use crate::engine::{Engine, UseReason, image_part};
 use axum::extract::Request;
 use axum::response::Response;
 use cuckood_log::journal::random;
 use cuckood_log::store::archive::ImageReader;
 use cuckood_state::domain::spec::STOCK_MAX;
 use cuckood_state::domain::{
-    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update,
-    UploadId,
+    Command, Description, ImageBody, ImageFault, Kind, Meaning, Name, Normalization, Outcome,
+    Refusal, Target, Update, UploadId,
 };
 use cuckood_state::{FilterView, Lookup, NamedLineUp};
 use http::{StatusCode, header};
@@ -50,7 +50,8 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
 ) -> HandlerResult {
     let name = parse_name(kind, name)?;
     let requested: RequestedSpec = json::parse::<T>(&call.body(request).await?)?.into();
-    let (spec, window, annotations) = requested.resolve()?;
+    let unspecified = unspecified_normalization(&call.api.engine, kind, &name);
+    let (spec, window, annotations) = requested.resolve(unspecified)?;
     let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
     let decided = call
         .submit(Resource::Filter(kind, name.as_str()), command)
@@ -64,6 +65,16 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
         )),
         _ => Err(decided.unexpected()),
     }
+}
+
+/// Returns the rule of normalization for a request without one: it accepts an existing filter with any. Until all nodes understand others,
+/// the log can't say that, and a new filter is exact.
+fn unspecified_normalization(engine: &Engine, kind: Kind, name: &Name) -> Normalization {
+    if engine.has(Meaning::Spellings) {
+        return Normalization::ByDefault;
+    }
+    let existing = engine.view().find(kind, name);
+    existing.map_or(Normalization::Exact, |view| view.spec.normalization)
 }
 
 /// The response when a filter was created.

@@ -8,7 +8,7 @@ use cuckood_state::domain::annotations::LABEL_VALUE_BYTES_MAX;
 use cuckood_state::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
 use cuckood_state::domain::{
     Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind,
-    LabelChanges, LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
+    LabelChanges, LabelValue, Labels, Normalization, Sizing, Spec, Timestamp, Title, Window,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,45 @@ fn max_search_default() -> u32 {
     512
 }
 
+/// Which spellings are the same item: those that differ only in something that the rule ignores. An item of which nothing is left is
+/// rejected.
+///
+/// - `exact`: nothing.
+/// - `case`: white space at both ends, canonical form (NFC), case (full case folding).
+/// - `code`: as `case`, and anywhere white space, invisible characters, dashes, `_`, `.`, `/`, `·`; compatibility forms (NFKC).
+/// - `ascii`: ASCII white space at both ends, case of a–z.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Normalize {
+    Exact,
+    Case,
+    Code,
+    Ascii,
+}
+
+impl From<Normalize> for Normalization {
+    fn from(rule: Normalize) -> Self {
+        match rule {
+            Normalize::Exact => Self::Exact,
+            Normalize::Case => Self::Case,
+            Normalize::Code => Self::Code,
+            Normalize::Ascii => Self::Ascii,
+        }
+    }
+}
+
+impl From<Normalization> for Normalize {
+    fn from(rule: Normalization) -> Self {
+        match rule {
+            // No filter has the latter.
+            Normalization::Exact | Normalization::ByDefault => Self::Exact,
+            Normalization::Case => Self::Case,
+            Normalization::Code => Self::Code,
+            Normalization::Ascii => Self::Ascii,
+        }
+    }
+}
+
 /// A campaign to create.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +115,8 @@ pub(crate) struct CampaignSpec {
     pub(crate) ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Not allowed for strict filters.
     pub(crate) layout: Option<LayoutBody>,
+    /// Which spellings are the same user; `exact` by default. If omitted, an existing campaign may have any. It can't change.
+    pub(crate) normalize: Option<Normalize>,
     /// The campaign forgets each user after this time, an integer and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Each copy ages
     /// independently: it remains for at least this time and expires at most `forget_after / forget_steps` later, with or without
     /// requests. `if_absent` does not renew a present copy. `remove` removes the newest copy. Users added by or during an import with
@@ -97,7 +138,7 @@ pub(crate) struct CampaignSpec {
 /// A coupon to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
+#[schema(example = json!({"capacity": 50_000, "normalize": "code"}))]
 pub(crate) struct CouponSpec {
     /// Codes that fit before the filter grows (`auto`) or may reject more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
@@ -115,9 +156,12 @@ pub(crate) struct CouponSpec {
     ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Compact filters only.
     layout: Option<LayoutBody>,
-    /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
-    #[serde(default)]
-    ignore_case: bool,
+    /// Which spellings are the same code; by default `case`, and `exact` in an open pool. If omitted, an existing coupon may have any. It
+    /// can't change.
+    normalize: Option<Normalize>,
+    /// Until 1.0: `true` for `normalize` `ascii`, `false` for `exact`. Not allowed with `normalize`.
+    #[schema(deprecated)]
+    ignore_case: Option<bool>,
     /// Creates an open pool, without added codes. Any code can be redeemed once, and at most `stock` codes are held or redeemed at any
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
@@ -133,7 +177,7 @@ pub(crate) struct CouponSpec {
 pub(crate) struct RequestedSpec {
     /// The fields of both kinds, and those of campaigns.
     common: CampaignSpec,
-    ignore_case: bool,
+    ignore_case: Option<bool>,
     stock: Option<u64>,
 }
 
@@ -141,7 +185,7 @@ impl From<CampaignSpec> for RequestedSpec {
     fn from(common: CampaignSpec) -> Self {
         Self {
             common,
-            ignore_case: false,
+            ignore_case: None,
             stock: None,
         }
     }
@@ -157,6 +201,7 @@ impl From<CouponSpec> for RequestedSpec {
             starts_at: coupon.starts_at,
             ends_at: coupon.ends_at,
             layout: coupon.layout,
+            normalize: coupon.normalize,
             title: coupon.title,
             labels: coupon.labels,
             ..CampaignSpec::default()
@@ -170,8 +215,11 @@ impl From<CouponSpec> for RequestedSpec {
 }
 
 impl RequestedSpec {
-    /// Resolves it to a spec and a window, with a title and labels.
-    pub(crate) fn resolve(self) -> Result<(Spec, Window, AnnotationsChange), Problem> {
+    /// Resolves it to a spec and a window, with a title and labels. `unspecified` is the rule of normalization if the request has none.
+    pub(crate) fn resolve(
+        self,
+        unspecified: Normalization,
+    ) -> Result<(Spec, Window, AnnotationsChange), Problem> {
         let Self {
             common,
             ignore_case,
@@ -181,6 +229,7 @@ impl RequestedSpec {
             capacity,
             error_rate,
             layout,
+            normalize,
             starts_at,
             ends_at,
             title,
@@ -211,6 +260,11 @@ impl RequestedSpec {
                 "error_rate",
                 !is_strict && has_rate && has_layout,
                 "give either the error rate or the layout",
+            ),
+            (
+                "ignore_case",
+                normalize.is_some() && ignore_case.is_some(),
+                "give either normalize or ignore_case",
             ),
             (
                 "stock",
@@ -273,7 +327,7 @@ impl RequestedSpec {
             mode,
             growth,
             sizing,
-            ignore_case,
+            normalization: normalization(normalize, ignore_case).unwrap_or(unspecified),
             stock,
             forget,
         };
@@ -283,6 +337,15 @@ impl RequestedSpec {
             visible(AnnotationsChange::set(title, labels))?,
         ))
     }
+}
+
+/// Returns the requested rule, if there is one.
+fn normalization(normalize: Option<Normalize>, ignore_case: Option<bool>) -> Option<Normalization> {
+    let former = ignore_case.map(|is_ignored| match is_ignored {
+        true => Normalize::Ascii,
+        false => Normalize::Exact,
+    });
+    normalize.or(former).map(Normalization::from)
 }
 
 impl From<FilterPatch> for CouponPatch {
@@ -421,7 +484,7 @@ pub(crate) fn labels_schema() -> Object {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Filter, example = json!({
     "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
-    "created_at": "2026-12-01T00:00:00.000Z",
+    "normalize": "exact", "created_at": "2026-12-01T00:00:00.000Z",
     "stats": {
         "items": 2, "capacity_now": 1_000_000, "capacity_max": 133_000_000_000_u64, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
         "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
@@ -438,8 +501,7 @@ pub(crate) struct FilterResponse {
     growth: Growth,
     /// Compact filters created with `layout`.
     layout: Option<LayoutBody>,
-    /// Coupons only.
-    ignore_case: Option<bool>,
+    normalize: Normalize,
     /// Open pools only: the maximum number of held and redeemed codes.
     stock: Option<u64>,
     /// Campaigns that forget: the minimum lifetime of a copy.
@@ -549,7 +611,7 @@ impl FilterResponse {
             error_rate,
             growth: spec.growth,
             layout,
-            ignore_case: (kind == Kind::Coupon).then_some(spec.ignore_case),
+            normalize: spec.normalization.into(),
             stock: spec.stock,
             forget_after: spec.forget.map(|forget| write_time(forget.after_seconds())),
             forget_steps: spec.forget.map(|forget| forget.steps()),
@@ -645,7 +707,7 @@ mod tests {
     fn incompatible_spec_fields_are_rejected() {
         let body = |text: &str| {
             crate::http::request::json::parse::<CampaignSpec>(text.as_bytes())
-                .and_then(|campaign| RequestedSpec::from(campaign).resolve())
+                .and_then(|campaign| RequestedSpec::from(campaign).resolve(Normalization::Exact))
         };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());
@@ -665,6 +727,8 @@ mod tests {
             r#"{"capacity":1,"forget_steps":8}"#,
             r#"{"capacity":"1"}"#,
             r#"{"capacity":1,"ignore_case":true}"#,
+            r#"{"capacity":1,"normalize":"bydefault"}"#,
+            r#"{"capacity":1,"normalize":null}"#,
             r#"{"capacity":1,"capacity":1}"#,
             r#"{}"#,
             r#"[]"#,

@@ -4,8 +4,11 @@ use super::first_line::FirstLine;
 use super::lines::UploadFormat;
 use cuckood_filter::{Digest, Mode};
 use cuckood_state::FilterView;
-use cuckood_state::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
+use cuckood_state::domain::{
+    Import, ImportMode, ImportWarning, Normalization, Sizing, Timestamp, is_invisible,
+};
 use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Number of text lines whose shape is examined.
 const SHAPES_MAX: u64 = 10_000;
@@ -63,6 +66,9 @@ struct Sampled {
     lines: u64,
     /// Whether the item was present before the import.
     was_present: bool,
+    /// The hash of its first spelling, and number of lines with another one.
+    spelling: u64,
+    respelled: u64,
 }
 
 /// The items of a random sample of the lines: those whose number has a hash that starts with `level` zeros. They show the few items that many
@@ -77,7 +83,7 @@ struct LineSample {
 
 impl LineSample {
     fn note(&mut self, item: u64) {
-        let line = xxhash_rust::xxh3::xxh3_64(&self.lines.to_le_bytes());
+        let line = xxh3_64(&self.lines.to_le_bytes());
         self.lines += 1;
         if line.leading_zeros() < self.level {
             return;
@@ -102,20 +108,28 @@ impl LineSample {
 }
 
 impl Sample {
-    fn note(&mut self, digest: Digest, is_present: impl FnOnce() -> bool) {
+    /// Notes a line. `spelling` is a hash of the item before normalization.
+    fn note(
+        &mut self,
+        digest: Digest,
+        spelling: impl FnOnce() -> u64,
+        is_present: impl FnOnce() -> bool,
+    ) {
         // The digest's own bits say where in the filter the item is.
-        let hash = xxhash_rust::xxh3::xxh3_64(&digest.0.to_le_bytes());
+        let hash = xxh3_64(&digest.0.to_le_bytes());
         self.by_line.note(hash);
         if hash.leading_zeros() < self.level {
             return;
         }
-        let sampled = self.items.entry(hash);
-        sampled
-            .or_insert_with(|| Sampled {
-                lines: 0,
-                was_present: is_present(),
-            })
-            .lines += 1;
+        let spelling = spelling();
+        let sampled = self.items.entry(hash).or_insert_with(|| Sampled {
+            lines: 0,
+            was_present: is_present(),
+            spelling,
+            respelled: 0,
+        });
+        sampled.lines += 1;
+        sampled.respelled += u64::from(sampled.spelling != spelling);
         while self.items.len() > SAMPLE_MAX {
             self.level += 1;
             self.items
@@ -147,6 +161,13 @@ impl Sample {
         });
         let estimate = frequent.len() as u64 + share(lines - frequent_lines, items, sampled);
         estimate.clamp(all - all / 10, all + all / 10).min(lines)
+    }
+
+    /// How many of `lines` spell an item differently than its first line, approximately if there are many.
+    fn respelled(&self, lines: u64) -> u64 {
+        let sampled: u64 = self.items.values().map(|sampled| sampled.lines).sum();
+        let respelled: u64 = self.items.values().map(|sampled| sampled.respelled).sum();
+        share(lines, respelled, sampled)
     }
 
     /// How many of `lines` have items that were present before, approximately if there are many.
@@ -197,13 +218,22 @@ impl Observations {
     pub(super) fn item(&mut self, view: &FilterView, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;
         let copies_at = self.copies_at.filter(|_| is_new);
-        self.sample.note(digest, || {
+        let rule = view.spec.normalization;
+        let spelling = || match rule {
+            Normalization::Exact | Normalization::ByDefault => 0,
+            Normalization::Ascii | Normalization::Case | Normalization::Code => {
+                xxh3_64(item.as_bytes())
+            }
+        };
+        self.sample.note(digest, spelling, || {
             copies_at.is_some_and(|now| view.count(digest, now) > 0)
         });
-        let trimmed = if view.spec.ignore_case {
-            item.trim_matches(|c: char| c.is_ascii_whitespace())
-        } else {
-            item
+        let trimmed = match rule {
+            Normalization::Exact | Normalization::ByDefault => item,
+            Normalization::Ascii => item.trim_matches(|c: char| c.is_ascii_whitespace()),
+            Normalization::Case => item.trim(),
+            // White space and invisible characters are ignored anywhere.
+            Normalization::Code => "",
         };
         self.with_white_space +=
             u64::from(trimmed.starts_with(is_unseen) || trimmed.ends_with(is_unseen));
@@ -235,6 +265,7 @@ impl Observations {
     pub(super) fn warnings(&self) -> Vec<ImportWarning> {
         let lines = self.items + self.rejected;
         let present = self.sample.present(self.items);
+        let respelled = self.sample.respelled(self.items);
         [
             self.repeats_warning(),
             (2 * present > lines).then_some(ImportWarning::MostPresent {
@@ -246,6 +277,7 @@ impl Observations {
             (self.with_white_space > 0).then_some(ImportWarning::WhiteSpace {
                 items: self.with_white_space,
             }),
+            (respelled > 0).then_some(ImportWarning::Respelled { items: respelled }),
             (2 * self.rejected > lines).then_some(ImportWarning::MostRejected {
                 rejected: self.rejected,
                 lines,
@@ -293,16 +325,22 @@ mod tests {
     use super::*;
 
     fn digest(number: u64) -> Digest {
-        Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
+        Digest(xxh3_64(&number.to_le_bytes()))
     }
 
     #[test]
     fn few_distinct_items_are_counted_exactly() {
         let mut sample = Sample::default();
         for number in 0..10 * SAMPLE_MAX as u64 {
-            sample.note(digest(number % SAMPLE_MAX as u64), || number % 3 == 0);
+            let spelling = || number / SAMPLE_MAX as u64 / 5;
+            sample.note(digest(number % SAMPLE_MAX as u64), spelling, || {
+                number % 3 == 0
+            });
         }
         assert_eq!(sample.different(10 * SAMPLE_MAX as u64), SAMPLE_MAX as u64);
+        // The second half of the lines spells each item differently.
+        let all = SAMPLE_MAX as u64 * 10;
+        assert_eq!(sample.respelled(all), all / 2);
         let third = SAMPLE_MAX as u64 * 10 / 3;
         assert!(sample.present(SAMPLE_MAX as u64 * 10).abs_diff(third) <= 10);
     }
@@ -311,7 +349,7 @@ mod tests {
     fn many_distinct_items_are_estimated() {
         for distinct in [100_000, 1_000_000, 10_000_000] {
             let mut sample = Sample::default();
-            (0..distinct).for_each(|number| sample.note(digest(number), || number % 4 == 0));
+            (0..distinct).for_each(|number| sample.note(digest(number), || 0, || number % 4 == 0));
             assert!(sample.items.len() <= SAMPLE_MAX);
             // No item is repeated, so the estimate is exact.
             assert_eq!(sample.different(distinct), distinct);
@@ -328,7 +366,7 @@ mod tests {
         let mut sample = Sample::default();
         let mut lines = 0;
         for item in items {
-            sample.note(digest(item), || false);
+            sample.note(digest(item), || 0, || false);
             lines += 1;
         }
         assert!(

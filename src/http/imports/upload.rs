@@ -8,11 +8,14 @@ use crate::access::{Caller, Scope};
 use crate::http::api::Api;
 use crate::http::request::body::Pieces;
 use crate::http::response::{Code, Problem};
+use crate::turn::Turn;
 use bytes::Bytes;
 use cuckood_filter::Digest;
 use cuckood_state::FilterView;
 use cuckood_state::domain::import::LINE_ERRORS_MAX;
-use cuckood_state::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
+use cuckood_state::domain::{
+    Ending, ITEMS_MAX, Import, LineError, LineFault, Unusable, UploadDigest,
+};
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -66,6 +69,8 @@ pub(super) struct Upload {
     lines: Lines,
     intake: Intake,
     pace: Pace,
+    /// Normalization of a piece's items can take longer than their transfer.
+    turn: Turn,
     /// Bytes read, and their hash.
     bytes: u64,
     hash: Box<Xxh3>,
@@ -90,6 +95,7 @@ impl Upload {
             lines,
             intake,
             pace: Pace::default(),
+            turn: Turn::default(),
             bytes: 0,
             hash,
         };
@@ -140,9 +146,14 @@ impl Upload {
     pub(super) async fn next(&mut self) -> Result<Option<LineBatch>, Problem> {
         while !self.intake.has_tripped {
             if let Some(line) = self.lines.next_line().map_err(unreadable)? {
+                let bytes = match &line {
+                    Line::Item(item) => item.len(),
+                    Line::Blank | Line::Rejected(_) => 0,
+                };
                 if let Some(batch) = self.intake.take(line)? {
                     return Ok(Some(batch));
                 }
+                self.turn.work(bytes).await;
             } else if self.lines.has_ended() {
                 break;
             } else {
@@ -241,12 +252,14 @@ impl Intake {
     fn take(&mut self, line: Line<'_>) -> Result<Option<LineBatch>, Problem> {
         let is_new = self.lines >= self.durable.0;
         let (digest, fault) = match line {
-            Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
-            Line::Item(item) => {
-                let digest = self.view.digest(&*item);
-                self.observations.item(&self.view, &item, digest, is_new);
-                (Some(digest), None)
-            }
+            Line::Item(item) => match self.view.digest(&*item) {
+                Ok(digest) => {
+                    self.observations.item(&self.view, &item, digest, is_new);
+                    (Some(digest), None)
+                }
+                Err(Unusable::Empty) => (None, Some(LineFault::Empty)),
+                Err(Unusable::NotUtf8) => (None, Some(LineFault::NotUtf8)),
+            },
             Line::Blank => (None, None),
             Line::Rejected(fault) => (None, Some(fault)),
         };

@@ -4,6 +4,7 @@
 
 use crate::http::response::problem::FAULTS_MAX;
 use crate::http::response::{Code, Problem, RequestFault};
+use crate::turn::Turn;
 use cuckood_filter::Digest;
 use cuckood_state::FilterView;
 use cuckood_state::domain::ITEM_BYTES_MAX;
@@ -266,7 +267,7 @@ impl<'de, T: Clearable> Deserialize<'de> for OrNull<T> {
 #[as_ref(str)]
 pub(crate) struct JsonText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// A user id or a code, used exactly as given: 1 to 512 bytes of UTF-8.
+/// A user id or a code: 1 to 512 bytes of UTF-8. `normalize` of its filter decides which spellings are the same item.
 ///
 /// It is `None` where the body has no string, so that one loop can report every item that is not valid.
 #[derive(Default, ToSchema)]
@@ -274,6 +275,11 @@ pub(crate) struct JsonText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 pub(crate) struct Item<'a>(Option<Cow<'a, str>>);
 
 impl Item<'_> {
+    /// Returns its length.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |text| text.len())
+    }
+
     /// Returns the text of the item, or its error.
     pub(crate) fn text(&self) -> Result<&str, &'static str> {
         let text = self.0.as_deref().ok_or("expected a string")?;
@@ -364,11 +370,10 @@ impl Faults {
         pointer: impl FnOnce() -> String,
     ) -> Digest {
         let digest = match item.text() {
-            Ok(text) if view.is_blank(text) => {
-                Err("nothing but white space, which this coupon ignores")
-            }
-            Ok(text) => Ok(view.digest(text)),
-            Err(fault) => Err(fault),
+            Ok(text) => view
+                .digest(text)
+                .map_err(|unusable| unusable.to_string().into()),
+            Err(fault) => Err(Cow::Borrowed(fault)),
         };
         digest.unwrap_or_else(|fault| {
             self.note(pointer, fault);
@@ -386,8 +391,8 @@ impl Faults {
     }
 }
 
-/// The digests of a list of 1 to `items_max` items.
-pub(crate) fn digests(
+/// The digests of a list of 1 to `items_max` items. Normalization can take long, so other tasks run in between.
+pub(crate) async fn digests(
     view: &FilterView,
     field: &str,
     items: &[Item<'_>],
@@ -395,10 +400,12 @@ pub(crate) fn digests(
 ) -> Result<Vec<Digest>, Problem> {
     check_length(field, items.len(), items_max)?;
     let mut faults = Faults::default();
-    let each = items.iter().enumerate();
-    let digests = each
-        .map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}")))
-        .collect();
+    let mut turn = Turn::default();
+    let mut digests = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        digests.push(faults.digest(view, item, || format!("/{field}/{index}")));
+        turn.work(item.bytes()).await;
+    }
     faults.check()?;
     Ok(digests)
 }

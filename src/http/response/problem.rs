@@ -128,6 +128,8 @@ codes! {
     TooFarBehind: 503, "too-far-behind", "This node is behind the log":
         "this node has not applied that much of the log yet", retry MOMENT;
     NoQuorum: 503, "no-quorum", "The log does not answer", retry MOMENT;
+    NotEnabled: 503, "not-enabled", "Some nodes do not understand this yet":
+        "update all nodes; one with cluster.configure = true then enables it", retry MINUTE;
     Diverged: 503, "diverged", "The state differs from that of other nodes";
     MemoryLimit: 507, "memory-limit", "The memory limit is reached": "the write might take more memory than limits.memory allows";
     TooManyFilters: 507, "too-many-filters", "The limit on campaigns and coupons is reached":

@@ -112,6 +112,7 @@ impl From<SubmitError> for Problem {
             SubmitError::DiskFull => Code::DiskFull.into(),
             SubmitError::TooFarBehind => Code::TooFarBehind.into(),
             SubmitError::NoQuorum => Problem::new(Code::NoQuorum, error.to_string()),
+            SubmitError::NotEnabled => Code::NotEnabled.into(),
             SubmitError::LogFull => Problem::new(Code::LogFull, error.to_string()),
             SubmitError::ClockUnsure(unsure) => Problem::new(Code::ClockUnsure, unsure.to_string()),
         }

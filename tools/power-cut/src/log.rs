@@ -9,8 +9,9 @@ use cuckood_state::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
 use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
     IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning,
-    KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
-    Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
+    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
+    UploadId, Window,
 };
 use cuckood_state::testing::filter_image::Image;
 use std::num::ParseIntError;
@@ -273,7 +274,7 @@ fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
         mode,
         growth,
         sizing,
-        ignore_case: false,
+        normalization: Normalization::Exact,
         stock,
         forget,
     };

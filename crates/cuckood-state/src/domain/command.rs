@@ -1,9 +1,9 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord,
-    ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec,
-    Timestamp, UploadId, Window,
+    AnnotationsChange, Digests, Ending, FORMAT_FIRST, FilterHead, FilterId, Guards, ImageBody,
+    ImageRecord, ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId,
+    Reference, Spec, Timestamp, UploadId, Window,
 };
 use cuckood_filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -369,6 +369,35 @@ impl Command {
             | Command::ImageBegin(_)
             | Command::ImageRecord { .. }
             | Command::Enable { .. } => false,
+        }
+    }
+
+    /// Returns the version of entries that the command needs. A build of an earlier version can't read it.
+    pub fn version(&self) -> u16 {
+        match self {
+            Command::Create { kind, spec, .. } => spec.version(*kind),
+            Command::ImageBegin(ImageBegin { kind, head, .. }) => head.profile.spec.version(*kind),
+            Command::Configure(_)
+            | Command::Update(_)
+            | Command::Delete { .. }
+            | Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Replace { .. }
+            | Command::Clear { .. }
+            | Command::Redeem(_)
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImportBegin(_)
+            | Command::ImportLines(_)
+            | Command::ImportEnd(_)
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp(_)
+            | Command::DeleteLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageRecord { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => FORMAT_FIRST,
         }
     }
 

@@ -306,6 +306,14 @@ pub enum ImportWarning {
         /// Number of such items.
         items: u64,
     },
+    /// Lines are equal to an earlier line only after normalization.
+    #[error(
+        "about {items} lines equal an earlier one only after normalization: are they meant to be different items?"
+    )]
+    Respelled {
+        /// Approximate number of such lines.
+        items: u64,
+    },
     /// Nearly all lines were rejected.
     #[error("{rejected} of {lines} lines were rejected: is it the right format?")]
     MostRejected {
@@ -349,7 +357,7 @@ enum StoredWarning {
     WhiteSpace {
         items: u64,
     },
-    /// Also [`ImportWarning::ItemInHeader`]: 0 of 1.
+    /// Also [`ImportWarning::ItemInHeader`]: 0 of 1. And [`ImportWarning::Respelled`]: one or more of 0.
     MostRejected {
         rejected: u64,
         lines: u64,
@@ -370,6 +378,9 @@ impl From<StoredWarning> for ImportWarning {
                 rejected: 0,
                 lines: 1,
             } => Self::ItemInHeader,
+            StoredWarning::MostRejected { rejected, lines: 0 } if rejected > 0 => {
+                Self::Respelled { items: rejected }
+            }
             StoredWarning::MostRejected { rejected, lines } => {
                 Self::MostRejected { rejected, lines }
             }
@@ -393,6 +404,10 @@ impl From<ImportWarning> for StoredWarning {
                 lines: 1,
             },
             ImportWarning::WhiteSpace { items } => Self::WhiteSpace { items },
+            ImportWarning::Respelled { items } => Self::MostRejected {
+                rejected: items,
+                lines: 0,
+            },
             ImportWarning::MostRejected { rejected, lines } => {
                 Self::MostRejected { rejected, lines }
             }

@@ -3,7 +3,7 @@
 //! Time since 1970 is divided into numbered steps. A user added in a step is retained for the number of steps in the time after it. So a
 //! user stays for at least that time, and at most one step longer.
 
-use super::{Annotations, FilterId, Kind, Name, Timestamp};
+use super::{Annotations, FORMAT_FIRST, FilterId, Kind, Meaning, Name, Normalization, Timestamp};
 use cuckood_filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, STEPS_MAX, STEPS_MIN};
 use cuckood_filter::{Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
 use serde::{Deserialize, Serialize};
@@ -41,8 +41,8 @@ pub struct Spec {
     pub growth: Growth,
     /// How its first table was sized.
     pub sizing: Sizing,
-    /// Whether items are trimmed and upper-cased (ASCII only) before they are hashed.
-    pub ignore_case: bool,
+    /// Which spellings are the same item.
+    pub normalization: Normalization,
     /// The coupon is an open pool: any code may be redeemed once, and at most this many are held or redeemed at any moment. The number may
     /// change, but whether the pool is open may not.
     pub stock: Option<u64>,
@@ -84,6 +84,22 @@ impl Spec {
         }
     }
 
+    /// Replaces the rule of normalization by that of a new filter of this kind.
+    pub fn resolve_normalization(&mut self, kind: Kind) {
+        self.normalization = self.normalization.resolved(kind, self.stock.is_some());
+    }
+
+    /// Returns the version of entries that can express a filter of this kind.
+    pub fn version(&self, kind: Kind) -> u16 {
+        match (self.normalization, kind) {
+            (Normalization::Exact, _) | (Normalization::Ascii, Kind::Coupon) => FORMAT_FIRST,
+            (Normalization::Ascii, Kind::Campaign)
+            | (Normalization::Case | Normalization::Code | Normalization::ByDefault, _) => {
+                Meaning::Spellings.since()
+            }
+        }
+    }
+
     /// Returns the different items that a new filter takes, however it grows.
     pub fn new_capacity_max(&self) -> u64 {
         self.layout()
@@ -117,7 +133,7 @@ impl Spec {
             mode,
             growth: _,
             sizing,
-            ignore_case,
+            normalization: _,
             stock,
             forget,
         } = self;
@@ -146,7 +162,7 @@ impl Spec {
         });
         (1..=CAPACITY_MAX).contains(capacity)
             && sizing_fits
-            && (kind == Kind::Coupon || (stock.is_none() && !ignore_case))
+            && (kind == Kind::Coupon || stock.is_none())
             && stock.is_none_or(|stock| !is_compact && (1..=STOCK_MAX).contains(&stock))
             && layout.check(*mode).is_ok()
             && steps_fit
@@ -285,6 +301,8 @@ impl Profile {
             .forget
             .zip(others.forget)
             .is_some_and(|(own, others)| own.steps() != others.steps());
+        let is_spelled_differently = others.normalization != Normalization::ByDefault
+            && own.normalization != others.normalization;
         let is_rate = |sizing| matches!(sizing, Sizing::ErrorRate(_));
         let is_sized =
             own.sizing != others.sizing && ![own.sizing, others.sizing].contains(&Sizing::Exact);
@@ -293,7 +311,7 @@ impl Profile {
             (own.capacity != others.capacity, "capacity"),
             (own.mode != others.mode, "mode"),
             (own.growth != others.growth, "growth"),
-            (own.ignore_case != others.ignore_case, "ignore_case"),
+            (is_spelled_differently, "normalize"),
             (own.stock != others.stock, "stock"),
             (after(own) != after(others), "forget_after"),
             (steps, "forget_steps"),

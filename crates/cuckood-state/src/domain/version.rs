@@ -36,6 +36,8 @@ pub enum Meaning {
     OvertakenImports,
     /// Statistics have the hours of 36 days instead of 48 hours ([`HourRetention`](super::HourRetention)).
     HoursForLocalDays,
+    /// A filter may have any [`Normalization`](super::Normalization); before, coupons alone, and exact or ASCII.
+    Spellings,
 }
 
 impl Meaning {
@@ -45,7 +47,8 @@ impl Meaning {
             Meaning::ExactReplacement
             | Meaning::PacedGrowth
             | Meaning::OvertakenImports
-            | Meaning::HoursForLocalDays => 2,
+            | Meaning::HoursForLocalDays
+            | Meaning::Spellings => 2,
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::domain::{
     AnnotationsChange, Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd,
-    ImportId, ImportLines, ImportMode, KeyName, Kind, Name, Redeem, RedemptionId, Reference,
-    Sizing, Spec, Target, Update, UploadDigest, Window,
+    ImportId, ImportLines, ImportMode, KeyName, Kind, Name, Normalization, Redeem, RedemptionId,
+    Reference, Sizing, Spec, Target, Update, UploadDigest, Window,
 };
 use cuckood_filter::{Digest, Growth, Mode, Secret};
 
@@ -15,6 +15,7 @@ pub struct NewFilter {
     pub capacity: u64,
     pub growth: Growth,
     pub sizing: Sizing,
+    pub normalization: Normalization,
     pub stock: Option<u64>,
     pub forget: Option<Forget>,
     pub window: Window,
@@ -32,6 +33,7 @@ impl NewFilter {
             capacity,
             growth,
             sizing,
+            normalization: Normalization::Exact,
             stock: None,
             forget: None,
             window,
@@ -64,6 +66,7 @@ impl NewFilter {
             capacity,
             growth,
             sizing,
+            normalization,
             stock,
             forget,
             window,
@@ -78,7 +81,7 @@ impl NewFilter {
             mode,
             growth,
             sizing,
-            ignore_case: false,
+            normalization,
             stock,
             forget,
         };

@@ -6,9 +6,9 @@ use crate::IDEMPOTENCY_FIXED_BYTES;
 use crate::domain::{
     AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction,
     Guards, IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
-    ImportWarning, KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
-    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
-    UploadId, Window,
+    ImportWarning, KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem,
+    RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update,
+    UploadDigest, UploadId, Window,
 };
 use cuckood_filter::{Growth, Layout, Mode, Secret};
 use proptest::prelude::*;
@@ -306,7 +306,7 @@ impl RandomLog {
             mode,
             growth,
             sizing,
-            ignore_case: false,
+            normalization: Normalization::Exact,
             stock,
             forget: Self::forget(filter),
         };

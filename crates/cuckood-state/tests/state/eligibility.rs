@@ -198,7 +198,10 @@ fn create(machine: &mut Machine, id: usize, campaign: &Campaign) {
     machine.create(target, &filter);
     let view = machine.filter(target);
     for (user, copies) in &campaign.copies {
-        let digests = Digests(vec![view.digest(format!("user-{user}")); *copies as usize]);
+        let digests = Digests(vec![
+            view.digest(format!("user-{user}")).unwrap();
+            *copies as usize
+        ]);
         machine.apply(Command::Insert {
             target,
             digests,

@@ -22,6 +22,7 @@ mod periodic_work;
 mod readers;
 mod refusals;
 mod replacements;
+mod spellings;
 mod staged_imports;
 mod state;
 mod statistics;

@@ -540,6 +540,25 @@ mod tests {
     use super::*;
     use cuckood_filter::Digest;
     use cuckood_state::domain::{Reference, Target};
+    use cuckood_state::testing::commands::NewFilter;
+
+    /// The same request after version 2 was enabled.
+    #[test]
+    fn omitted_rule_equals_former_default() {
+        let [unspecified, exact, case] = [
+            Normalization::ByDefault,
+            Normalization::Exact,
+            Normalization::Case,
+        ]
+        .map(|normalization| {
+            let coupon = NewFilter {
+                normalization,
+                ..NewFilter::coupon(100)
+            };
+            canonical(&coupon.create(Target(FilterId(7))))
+        });
+        assert!(unspecified == exact && exact != case);
+    }
 
     fn redeem(redemption: u8, reference: &str) -> Command {
         let reference = Reference::new(reference).unwrap();

@@ -383,7 +383,7 @@ fn used_filter_is_not_deleted() {
     let welcome = service.view(Kind::Coupon, "welcome");
     service.submit(Command::Redeem(Redeem {
         target: Target(welcome.id),
-        digest: welcome.digest("A"),
+        digest: welcome.digest("A").unwrap(),
         redemption: RedemptionId([7; 16]),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,

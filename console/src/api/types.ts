@@ -38,7 +38,7 @@ export interface Filter {
   readonly error_rate?: number;
   readonly growth: "auto" | "fixed";
   readonly layout?: { readonly fingerprint_bits: number; readonly bucket_size: number };
-  readonly ignore_case?: boolean;
+  readonly normalize?: "exact" | "ascii" | "case" | "code";
   readonly forget_after?: string;
   readonly forget_steps?: number;
   readonly stock?: number;

@@ -79,7 +79,7 @@ function Storage({ filter }: { readonly filter: Filter }): JSX.Element {
           [t.promised, error_rate === undefined ? undefined : percent(error_rate)],
           [t.load, percent(stats.load)],
           [t.memory, bytes(stats.memory_bytes)],
-          [t.ignoreCase, filter.ignore_case === undefined ? undefined : filter.ignore_case ? texts.value.yes : texts.value.no],
+          [t.ignoreCase, filter.normalize === undefined ? undefined : filter.normalize === "exact" ? texts.value.no : texts.value.yes],
           [t.added, count(stats.adds)],
           [t.removed, count(stats.removes)],
         ]}

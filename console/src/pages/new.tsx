@@ -82,13 +82,22 @@ function formOf(kind: Kind, from: Filter | undefined): Form {
     size: from === undefined ? size : String(from.stock ?? from.capacity),
     startsAt: "",
     endsAt: "",
-    ignoresCase: from === undefined || from.ignore_case === true,
+    ignoresCase: from?.normalize !== "exact",
     forgetDays: daysOf(from?.forget_after),
     mode: from?.mode ?? (isCoupon ? "strict" : "compact"),
     // A layout stands in place of an error rate.
     errorRate: from?.layout === undefined ? String(from?.error_rate ?? 0.001) : "",
     growth: from?.growth ?? "auto",
   };
+}
+
+/** Which spellings of a code are the same: a copy has the rule of the original, unless the form says otherwise. */
+function ruleOf(form: Form, from: Filter | undefined): Filter["normalize"] {
+  if (!form.ignoresCase) {
+    return "exact";
+  }
+  const rule = from?.normalize ?? "case";
+  return rule === "exact" ? "case" : rule;
 }
 
 /** A form for a new one, or for one like another. */
@@ -125,7 +134,7 @@ function NewForm({ kind, from }: { readonly kind: Kind; readonly from?: Filter }
     growth: form.growth,
     starts_at: toUtc(startsAt),
     ends_at: toUtc(endsAt),
-    ignore_case: isCoupon && form.ignoresCase ? true : undefined,
+    normalize: isCoupon ? ruleOf(form, from) : from?.normalize,
     layout: isCompact && form.errorRate === "" ? from?.layout : undefined,
     ...(isCompact && form.forgetDays !== "" ? { forget_after: `${Math.round(Number(form.forgetDays) * SECONDS.d)}s`, forget_steps: from?.forget_steps } : {}),
   };

@@ -9,6 +9,7 @@ const WORDS = {
   header: /first line looks like a header/,
   headless: /header row looks like an item/,
   spaces: /white space/,
+  respelled: /after normalization/,
   rejected: /were rejected/,
 } as const;
 

@@ -18,7 +18,7 @@ const scene = stage({
     for (const user of ["u1", "u2"]) {
       await send(url, "POST", "coupons/flash/redemptions", { code: user, reference: user });
     }
-    await send(url, "PUT", "coupons/welcome", { capacity: 100, ignore_case: true });
+    await send(url, "PUT", "coupons/welcome", { capacity: 100, normalize: "case" });
     await send(url, "POST", "coupons/welcome/codes", { codes: ["A", "B", "C"] });
     await send(url, "POST", "coupons/welcome/redemptions", { code: "A", reference: "order-1", hold_seconds: 900 });
   },

@@ -15,6 +15,7 @@ use crate::paged::{Page, Slab, SlabPage};
 use cuckood_filter::Digest;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Slots of a block.
 const SLOTS: usize = 64;
@@ -35,8 +36,12 @@ const TIMES_BYTES: usize = 12;
 /// Maximum size of a varint, in bytes.
 const VARINT_BYTES: usize = 10;
 
-/// Memory of a block in addition to its redemptions, in bytes. Rounded up.
-const BLOCK_BYTES: u64 = 296;
+/// Bytes of the end of a slot in a block, and of all.
+const END_BYTES: usize = size_of::<u16>();
+const ENDS_BYTES: usize = END_BYTES * SLOTS;
+
+/// Memory of a block in addition to its bytes, in bytes. Rounded up.
+const BLOCK_BYTES: u64 = 168;
 
 /// Flags of a packed redemption: two bits of its status, and which fields follow.
 const STATUS_FLAGS: u8 = 0b11;
@@ -67,16 +72,16 @@ struct PackedTimes {
     ordinal: Option<u64>,
 }
 
-/// 64 slots, each with a packed redemption or free.
-#[derive(Clone, Debug)]
+/// 64 slots, each with a packed redemption or free. It is small without its bytes: a snapshot starts with a visit to each.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     /// A bit for each slot that has a redemption.
     taken: u64,
-    /// For each slot, the end of its redemption in `bytes`. A free slot's is that of the slot before.
-    ends: [u16; SLOTS],
+    /// For each slot, where its redemption ends, in two bytes; a free slot's is that of the slot before. Then the redemptions, in the order
+    /// of their slots. Nothing if all slots are free.
+    bytes: Vec<u8>,
     /// Bytes by which times are shorter than [`TIMES_BYTES`].
     times_left: u16,
-    bytes: Vec<u8>,
 }
 
 /// The blocks of a ledger.
@@ -309,17 +314,6 @@ impl<'a> RedemptionView<'a> {
     }
 }
 
-impl Default for Block {
-    fn default() -> Self {
-        Self {
-            taken: 0,
-            ends: [0; SLOTS],
-            times_left: 0,
-            bytes: Vec::new(),
-        }
-    }
-}
-
 /// The capacity for this many bytes, as allocators round it: a fifth may be spare.
 fn capacity_for(bytes: usize) -> usize {
     let step = 1 << (bytes / 4).max(64).ilog2();
@@ -335,16 +329,23 @@ impl Block {
     /// Maximum memory by which changed times make a redemption grow, in bytes.
     pub(super) const TIMES_GROWTH_BYTES: u64 = (4 * VARINT_BYTES - TIMES_BYTES) as u64 * 5 / 4;
 
-    fn range(&self, place: u32) -> std::ops::Range<usize> {
-        let place = place as usize;
-        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
-        usize::from(start)..usize::from(self.ends[place])
+    /// Where the redemption of a slot ends.
+    fn end(&self, place: usize) -> usize {
+        let end = self.bytes[END_BYTES * place..].first_chunk().copied();
+        usize::from(u16::from_le_bytes(end.unwrap_or_default()))
+    }
+
+    fn range(&self, place: usize) -> Range<usize> {
+        let start = place
+            .checked_sub(1)
+            .map_or(ENDS_BYTES, |before| self.end(before));
+        start..self.end(place)
     }
 
     /// The redemption in a slot, if it has one.
     pub(super) fn get(&self, place: u32) -> Option<RedemptionView<'_>> {
         let is_taken = self.taken >> place & 1 > 0;
-        is_taken.then(|| RedemptionView(&self.bytes[self.range(place)]))
+        is_taken.then(|| RedemptionView(&self.bytes[self.range(place as usize)]))
     }
 
     fn times_left_of(&self, place: u32) -> u16 {
@@ -364,17 +365,21 @@ impl Block {
 
     /// Replaces the bytes of a slot. The slot is free if there are none.
     fn replace(&mut self, place: u32, entry: &[u8]) {
+        if self.bytes.is_empty() {
+            let ends = (ENDS_BYTES as u16).to_le_bytes();
+            self.bytes.extend_from_slice(&ends.repeat(SLOTS));
+        }
         self.times_left -= self.times_left_of(place);
-        let range = self.range(place);
+        let range = self.range(place as usize);
         if range.len() == entry.len() {
             self.bytes[range].copy_from_slice(entry);
         } else {
-            self.resize(range, entry);
-            let end_before = self.ends[place as usize];
-            let end = self.range(place).start + entry.len();
-            for other in &mut self.ends[place as usize..] {
-                *other = other.wrapping_add(end as u16).wrapping_sub(end_before);
+            for other in place as usize..SLOTS {
+                let end = self.end(other) + entry.len() - range.len();
+                let at = END_BYTES * other;
+                self.bytes[at..at + END_BYTES].copy_from_slice(&(end as u16).to_le_bytes());
             }
+            self.resize(range, entry);
         }
         if entry.is_empty() {
             self.taken &= !(1 << place);
@@ -382,10 +387,13 @@ impl Block {
             self.taken |= 1 << place;
         }
         self.times_left += self.times_left_of(place);
+        if self.taken == 0 {
+            self.bytes = Vec::new();
+        }
     }
 
     /// Replaces a range of the bytes by another number of bytes.
-    fn resize(&mut self, range: std::ops::Range<usize>, entry: &[u8]) {
+    fn resize(&mut self, range: Range<usize>, entry: &[u8]) {
         let before = self.bytes.len();
         let after = before + entry.len() - range.len();
         if after > self.bytes.capacity() {
@@ -412,9 +420,10 @@ impl Block {
     pub(super) fn growth_bytes(redemptions: u64) -> u64 {
         let each = packed_bytes((HEAD_BYTES + 5 * VARINT_BYTES) as u64);
         let blocks = redemptions.div_ceil(SLOTS as u64);
+        let block_bytes = BLOCK_BYTES + packed_bytes(ENDS_BYTES as u64);
         redemptions
             .saturating_mul(each)
-            .saturating_add(blocks.saturating_mul(BLOCK_BYTES))
+            .saturating_add(blocks.saturating_mul(block_bytes))
     }
 
     /// Memory of a reference, in bytes.

@@ -84,7 +84,8 @@ struct EntryKeys {
 
 /// The redemptions of one coupon.
 ///
-/// Invariant: [`Ledger::put`] and the functions that load alone change the blocks, and so the indexes.
+/// Invariant: [`Ledger::put`], [`Ledger::replace`], [`Ledger::free_slot`] and the functions that load alone change the blocks, and so the
+/// indexes.
 #[derive(Debug, Default)]
 pub struct Ledger {
     epoch: Epoch,
@@ -155,19 +156,6 @@ impl StoredLedger {
     }
 }
 
-/// Replaces an entry of an index by another.
-fn rekey(index: &mut Index, before: Option<u32>, after: Option<u32>, slot: u32) {
-    if before == after {
-        return;
-    }
-    if let Some(before) = before {
-        index.remove(before, slot);
-    }
-    if let Some(after) = after {
-        index.insert(after, slot);
-    }
-}
-
 impl Ledger {
     /// An empty ledger of a filter with this secret. `last_change` is the position of the last change of a redemption that it will be
     /// loaded with.
@@ -220,42 +208,69 @@ impl Ledger {
         Some(self.keys(self.in_slot(slot)?))
     }
 
-    /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.
-    fn put(&mut self, slot: Option<u32>, after: Option<&LedgerEntry>) {
-        let before = slot.and_then(|slot| self.keys_in(slot));
-        let slot = match (slot, after) {
-            (None, None) => return,
-            (None, Some(entry)) => {
-                let slot = self
-                    .blocks
-                    .take_lowest_free(|block, place| block.put(place, entry));
-                let taken = self.taken_with(slot);
-                self.stored.places += StoredSize::places(taken);
-                self.stored.places -= StoredSize::places(taken - 1);
-                slot
-            }
-            (Some(slot), Some(entry)) => {
-                self.blocks
-                    .change_slot(slot, |block, place| block.put(place, entry));
-                slot
-            }
-            (Some(slot), None) => {
-                let taken = self.taken_with(slot);
-                self.stored.places += StoredSize::places(taken - 1);
-                self.stored.places -= StoredSize::places(taken);
-                self.blocks.change_slot(slot, Block::free);
-                slot
-            }
+    /// Puts a redemption into a new slot. All indexes follow.
+    fn put(&mut self, entry: &LedgerEntry) {
+        let slot = self
+            .blocks
+            .take_lowest_free(|block, place| block.put(place, entry));
+        let taken = self.taken_with(slot);
+        self.stored.places += StoredSize::places(taken);
+        self.stored.places -= StoredSize::places(taken - 1);
+        let Some(keys) = self.keys_in(slot) else {
+            return;
         };
-        let after = self.keys_in(slot);
-        debug_assert!(
-            after
-                .as_ref()
-                .is_none_or(|keys| self.is_distinct(slot, keys)),
-            "the indexes distinguish redemptions"
-        );
-        let has_place = self.index(slot, before.as_ref(), after.as_ref());
-        debug_assert!(has_place, "positions of changes differ");
+        debug_assert!(self.is_distinct(slot, &keys), "no other has its keys");
+        let has_position = self.enter(slot, &keys);
+        debug_assert!(has_position, "positions of changes differ");
+        self.draw();
+    }
+
+    /// Replaces the redemption in a slot by another state of it. All indexes follow.
+    fn replace(&mut self, slot: u32, entry: &LedgerEntry) {
+        let before = self.keys_in(slot);
+        self.blocks
+            .change_slot(slot, |block, place| block.put(place, entry));
+        let (Some(before), Some(after)) = (before, self.keys_in(slot)) else {
+            return;
+        };
+        debug_assert!(self.is_distinct(slot, &after), "no other has its keys");
+        debug_assert_eq!(before.reference, after.reference, "it has no other");
+        self.leave_times(&before);
+        if before.current != after.current {
+            if let Some(code) = before.current {
+                self.current.remove(code, slot);
+            }
+            if let Some(code) = after.current {
+                self.current.insert(code, slot);
+            }
+        }
+        if before.change != after.change {
+            self.order.remove(before.change, slot, before.waits);
+            self.order.insert(after.change, slot, &self.blocks);
+        } else if before.waits != after.waits {
+            self.order.set_waiting(after.change, after.waits);
+        }
+        self.enter_times(&after);
+        self.draw();
+    }
+
+    /// Frees a slot. All indexes follow.
+    fn free_slot(&mut self, slot: u32) {
+        let Some(keys) = self.keys_in(slot) else {
+            return;
+        };
+        let taken = self.taken_with(slot);
+        self.stored.places += StoredSize::places(taken - 1);
+        self.stored.places -= StoredSize::places(taken);
+        self.stored.references_bytes -= keys.reference_bytes;
+        self.blocks.change_slot(slot, Block::free);
+        self.by_id.remove(keys.id, slot);
+        self.by_reference.remove(keys.reference, slot);
+        if let Some(code) = keys.current {
+            self.current.remove(code, slot);
+        }
+        self.order.remove(keys.change, slot, keys.waits);
+        self.leave_times(&keys);
         self.draw();
         if self.blocks.is_empty() {
             // The trees' last nodes.
@@ -276,89 +291,54 @@ impl Ledger {
         let Some(packed) = self.in_slot(slot) else {
             return false;
         };
-        let mut others = self.by_id.find(keys.id).filter(|other| *other != slot);
-        let has_id = |other| {
-            self.in_slot(other)
-                .is_some_and(|other| other.id() == packed.id())
-        };
-        if others.any(has_id) {
-            return false;
+        for other in self.by_id.find(keys.id) {
+            let id = self.in_slot(other).map(RedemptionView::id);
+            if other != slot && id == Some(packed.id()) {
+                return false;
+            }
         }
-        let equal = keys
-            .current
-            .into_iter()
-            .flat_map(|hash| self.current.find(hash));
-        let mut others = equal.filter(|other| *other != slot);
-        let has_code = |other| {
-            self.in_slot(other)
-                .is_some_and(|other| other.digest() == packed.digest())
+        let Some(code) = keys.current else {
+            return true;
         };
-        !others.any(has_code)
+        for other in self.current.find(code) {
+            let digest = self.in_slot(other).map(RedemptionView::digest);
+            if other != slot && digest == Some(packed.digest()) {
+                return false;
+            }
+        }
+        true
     }
 
-    /// Brings the indexes up to date with a slot. Returns whether no other redemption has the position of its change.
-    fn index(&mut self, slot: u32, before: Option<&EntryKeys>, after: Option<&EntryKeys>) -> bool {
-        if let Some(before) = before {
-            self.stored.references_bytes -= before.reference_bytes;
-            before.hold.map(|key| self.holds.remove(&key));
-            before
-                .ended
-                .into_iter()
-                .for_each(|key| self.retention.remove(key));
+    /// Adds the redemption in a slot to the indexes. Returns whether no other has the position of its change.
+    fn enter(&mut self, slot: u32, keys: &EntryKeys) -> bool {
+        self.stored.references_bytes += keys.reference_bytes;
+        self.by_id.insert(keys.id, slot);
+        self.by_reference.insert(keys.reference, slot);
+        if let Some(code) = keys.current {
+            self.current.insert(code, slot);
         }
-        let reference_before = before.map(|keys| keys.reference);
-        let reference_after = after.map(|keys| keys.reference);
-        if reference_before != reference_after {
-            reference_before
-                .into_iter()
-                .for_each(|hash| self.by_reference.remove(hash, slot));
-            reference_after
-                .into_iter()
-                .for_each(|hash| self.by_reference.insert(hash, slot));
-        }
-        rekey(
-            &mut self.by_id,
-            before.map(|keys| keys.id),
-            after.map(|keys| keys.id),
-            slot,
-        );
-        rekey(
-            &mut self.current,
-            before.and_then(|keys| keys.current),
-            after.and_then(|keys| keys.current),
-            slot,
-        );
-        let has_place = self.reorder(slot, before, after);
-        if let Some(after) = after {
-            self.stored.references_bytes += after.reference_bytes;
-            self.holds.extend(after.hold);
-            if let Some(key) = after.ended {
-                self.retention.insert(key, after.waits);
-            }
-        }
-        has_place
+        let has_position = self.order.insert(keys.change, slot, &self.blocks);
+        self.enter_times(keys);
+        has_position
     }
 
-    /// Moves a slot in the order of changes. Returns whether no other redemption has its new position.
-    fn reorder(
-        &mut self,
-        slot: u32,
-        before: Option<&EntryKeys>,
-        after: Option<&EntryKeys>,
-    ) -> bool {
-        match (before, after) {
-            (Some(before), Some(after)) if before.change == after.change => {
-                if before.waits != after.waits {
-                    self.order.set_waiting(after.change, after.waits);
-                }
-                true
-            }
-            _ => {
-                if let Some(before) = before {
-                    self.order.remove(before.change, slot, before.waits);
-                }
-                after.is_none_or(|after| self.order.insert(after.change, slot, &self.blocks))
-            }
+    /// Adds a redemption to the holds or to the others.
+    fn enter_times(&mut self, keys: &EntryKeys) {
+        if let Some(hold) = keys.hold {
+            self.holds.insert(hold);
+        }
+        if let Some(ended) = keys.ended {
+            self.retention.insert(ended, keys.waits);
+        }
+    }
+
+    /// Removes a redemption from the holds or from the others.
+    fn leave_times(&mut self, keys: &EntryKeys) {
+        if let Some(hold) = keys.hold {
+            self.holds.remove(&hold);
+        }
+        if let Some(ended) = keys.ended {
+            self.retention.remove(ended);
         }
     }
 
@@ -392,7 +372,7 @@ impl Ledger {
                 && keys.change <= self.last_change
                 && self.is_distinct(slot, &keys)
                 && self.is_sparse(&keys);
-            if !is_sound || !self.index(slot, None, Some(&keys)) || !self.load_ordinal_of(slot) {
+            if !is_sound || !self.enter(slot, &keys) || !self.load_ordinal_of(slot) {
                 return false;
             }
         }
@@ -446,10 +426,7 @@ impl Ledger {
                 slot,
             });
             self.stored.references_bytes += keys.reference_bytes;
-            self.holds.extend(keys.hold);
-            if let Some(key) = keys.ended {
-                self.retention.insert(key, keys.waits);
-            }
+            self.enter_times(&keys);
         }
         let Some(order) = ChangeOrder::from_slots(changes, &self.blocks) else {
             return false;
@@ -497,8 +474,10 @@ impl Ledger {
     /// Memory that a chunk of ordinals needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_ordinals_bytes(chunk: &[u8]) -> u64 {
         let mut ordinals = Numbers::default();
-        let _ = ordinals.load(chunk);
-        ordinals.memory_bytes()
+        match ordinals.load(chunk) {
+            Some(_) => ordinals.memory_bytes(),
+            None => 0,
+        }
     }
 
     /// Maximum memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
@@ -654,7 +633,7 @@ impl Ledger {
     /// Adds a redemption, which becomes current.
     pub fn insert(&mut self, redemption: Redemption) {
         let change = self.next_change(redemption.changed_at);
-        self.put(None, Some(&LedgerEntry { redemption, change }));
+        self.put(&LedgerEntry { redemption, change });
     }
 
     fn next_change(&mut self, now: Timestamp) -> ChangeNumber {
@@ -675,12 +654,14 @@ impl Ledger {
             ordinals.release(ordinal);
         }
         let change = self.next_change(redemption.changed_at);
-        self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+        self.replace(slot, &LedgerEntry { redemption, change });
     }
 
     /// Removes a redemption, if it is there.
     pub fn remove(&mut self, id: &RedemptionId) {
-        self.put(self.slot_of(id), None);
+        if let Some(slot) = self.slot_of(id) {
+            self.free_slot(slot);
+        }
     }
 
     /// Frees about this many entries, or none while a snapshot needs the redemptions. Returns how many those were.
@@ -728,7 +709,7 @@ impl Ledger {
             };
             let change = packed.change();
             if let Some(redemption) = amended(&packed.unpack()) {
-                self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+                self.replace(slot, &LedgerEntry { redemption, change });
                 count += 1;
             }
         }
@@ -757,7 +738,7 @@ impl Ledger {
                 .filter(|own| *own <= highest && ordinals.take(*own));
             redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
         }
-        self.put(Some(slot), Some(&LedgerEntry { redemption, change }));
+        self.replace(slot, &LedgerEntry { redemption, change });
         true
     }
 

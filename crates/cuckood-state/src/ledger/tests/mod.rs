@@ -559,6 +559,9 @@ proptest! {
     }
 }
 
+/// A change of an image, which makes it contradict itself.
+type Contradiction<'a> = &'a dyn Fn(&mut LedgerEntry);
+
 /// A ledger with a few redemptions, of which `change` has changed one, as an image of it.
 fn forged(change: impl Fn(&mut LedgerEntry)) -> Image {
     let mut chunk = 0b1111_u64.to_le_bytes().to_vec();
@@ -584,8 +587,7 @@ fn forged(change: impl Fn(&mut LedgerEntry)) -> Image {
 #[test]
 fn contradictory_image_is_rejected() {
     let first = hold(0, 7, 1_000, 9_000);
-    type Contradiction<'a> = (&'a str, &'a dyn Fn(&mut LedgerEntry));
-    let changes: [Contradiction<'_>; 6] = [
+    let changes: [(&str, Contradiction<'_>); 6] = [
         ("no contradiction", &|_| ()),
         ("ID of another", &|entry| entry.redemption.id = first.id),
         ("code of another", &|entry| {
@@ -681,13 +683,10 @@ fn too_many_equal_hashes_are_no_ledger() {
         ledger.by_id = Index::default();
         let hash = ledger.id_hash(redemption.id);
         (1..count as u32).for_each(|place| ledger.by_id.insert(hash, place));
-        ledger.put(
-            None,
-            Some(&LedgerEntry {
-                redemption,
-                change: ChangeNumber(1),
-            }),
-        );
+        ledger.put(&LedgerEntry {
+            redemption,
+            change: ChangeNumber(1),
+        });
         let keys = ledger.keys_in(0).unwrap();
         ledger.by_id.remove(hash, 0);
         assert_eq!(ledger.is_sparse(&keys), is_possible, "{count}");

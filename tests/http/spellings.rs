@@ -176,7 +176,7 @@ async fn spellings_wait_for_version_2() {
     let earlier = Proposal::new(BEGIN, Command::Advance { buckets_max: 0 });
     log.join().propose(Ticket(0), vec![earlier]).unwrap();
     let node = Service::on(
-        Some(crate::engines::on_log(log)),
+        Some(crate::engines::on_log(&log)),
         HttpOptions::default(),
         |_| (),
     )

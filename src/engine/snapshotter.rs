@@ -418,6 +418,7 @@ mod tests {
         let options = StoreOptions {
             free_space_min_bytes: 0,
             ballast_bytes: 0,
+            manifest_bytes_max: 1 << 20,
             ..StoreOptions::default()
         };
         Arc::new(Store::open(dir.path(), &options).unwrap())

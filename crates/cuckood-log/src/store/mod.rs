@@ -59,6 +59,8 @@ pub struct StoreOptions {
     pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
+    /// Maximum size of a manifest that is written, in bytes. No reader accepts more than 1 GiB.
+    pub manifest_bytes_max: usize,
     /// Pause between two syncs of the record. After a power loss the record may lag by this much.
     pub record_sync_pause: Duration,
 }
@@ -72,6 +74,7 @@ impl Default for StoreOptions {
             open_timeout: Duration::from_secs(25),
             preallocate_bytes: 64 << 20,
             cache_bytes: 64 << 20,
+            manifest_bytes_max: snapshots::MANIFEST_BYTES_MAX,
             record_sync_pause: Duration::from_millis(10),
         }
     }

@@ -30,7 +30,7 @@ pub const GENERATIONS_KEPT: usize = 2;
 const CHECKSUM_BYTES: usize = 16;
 
 /// Maximum size of a manifest, in bytes. It has about half a kilobyte for each filter, and up to three more for its title and labels.
-pub(super) const MANIFEST_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
+pub(super) const MANIFEST_BYTES_MAX: usize = 1 << 30;
 
 const MANIFEST: FrameFormat = FrameFormat {
     magic: *b"ckmf",
@@ -224,7 +224,7 @@ impl SnapshotWriter {
         store.make_durable()?;
         let payload = encode(&manifest);
         let mut bytes = Vec::new();
-        if payload.len() > MANIFEST_BYTES_MAX {
+        if payload.len() > store.options.manifest_bytes_max {
             return Err(StoreError::TooLong(payload.len()));
         }
         MANIFEST.seal(0, 0, &payload, &mut bytes);
@@ -714,7 +714,9 @@ mod tests {
     #[test]
     fn manifest_beyond_limit_replaces_nothing() {
         let dir = tempfile::tempdir().unwrap();
+        const LIMIT: usize = 1 << 20;
         let options = StoreOptions {
+            manifest_bytes_max: LIMIT,
             free_space_min_bytes: 0,
             ballast_bytes: 0,
             ..StoreOptions::default()
@@ -726,12 +728,9 @@ mod tests {
                 .unwrap()
                 .finish(&store, Timestamp(7), vec![7; bytes])
         };
-        take(1, MANIFEST_BYTES_MAX - 1_000).unwrap();
+        take(1, LIMIT - 1_000).unwrap();
         take(2, 0).unwrap();
-        assert!(matches!(
-            take(3, MANIFEST_BYTES_MAX),
-            Err(StoreError::TooLong(_))
-        ));
+        assert!(matches!(take(3, LIMIT), Err(StoreError::TooLong(_))));
         let kept: Vec<u64> = store
             .manifests()
             .unwrap()

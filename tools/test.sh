@@ -36,8 +36,7 @@ command_of() {
     case $1 in
     lint) echo "tools/lint.sh" ;;
     unit) echo "${cargo[*]} --lib --bins -- --show-output" ;;
-    filter | state | log) echo "${cargo[*]} --package cuckood-$1 --test $1 -- --show-output" ;;
-    engine | http | resp | project | crash | process | cluster | linearizable) echo "${cargo[*]} --test $1 -- --show-output" ;;
+    filter | state | log | engine | http | resp | project | crash | process | cluster | linearizable) echo "${cargo[*]} --test $1 -- --show-output" ;;
     clients) echo "clients/run.sh" ;;
     redis) echo "tests/redis/run.sh" ;;
     console) echo "console/run.sh target/debug/cuckood test" ;;

@@ -108,6 +108,10 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
   const remove = dialog(page, t.danger.deleteTitle(name));
   await remove.getByRole("textbox").fill(name);
   await button(remove, t.danger.delete.coupons).click();
+  // A code was redeemed, so the page asks again.
+  const used = dialog(page, t.danger.usedTitle(name));
+  await used.getByRole("textbox").fill(name);
+  await button(used, t.danger.deleteUsed).click();
   await says(page, t.filters.none.coupons);
   await assertAccessible(page, "no coupons");
 }

@@ -228,7 +228,7 @@ mod tests {
     /// The release build wrote them (`cargo test --release --lib make_stream -- --ignored`). Every later build must read and write the same.
     fn file(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/fixtures/format-1/stream")
+            .join("../../tests/fixtures/format-1/stream")
             .join(name)
     }
 

@@ -265,7 +265,10 @@ fn large_pool_deletes_immediately_and_frees_incrementally() {
         pools.0.state.sizes().discarded_tables_bytes,
         pools.0.state.sizes().discarded_records_bytes,
     );
-    assert!(left.0 < sizes.0 / 10 && left.1 < sizes.1 / 10);
+    assert!(
+        left.0 < sizes.0 / 10 && left.1 < sizes.1 / 4,
+        "{left:?} of {sizes:?}"
+    );
     assert!(
         left.1 + discarded.1 >= sizes.1,
         "{left:?} and {discarded:?} of {sizes:?}"

@@ -9,8 +9,11 @@ use crate::agenda::Due;
 use crate::domain::Timestamp;
 use std::collections::BTreeSet;
 
-/// Maximum number of redemptions that are drawn from the order.
-const DRAWN_MAX: usize = 128;
+/// Number of redemptions that are drawn from the order at once, with the rest of their millisecond.
+const DRAWN_MIN: usize = if cfg!(test) { 8 } else { 128 };
+
+/// Maximum number of them. While a clock that was set back catches up, one millisecond may have many, which are read for each draw.
+const DRAWN_MAX: usize = if cfg!(test) { 64 } else { 1_024 };
 
 /// An upper bound of the memory of a redemption in a sorted set, in bytes: at least five of eleven places in a tree's node are used.
 pub(super) const SORTED_BYTES: u64 = 72;
@@ -75,17 +78,17 @@ impl RetentionOrder {
             let Some(key) = key_of(slot).filter(|key| Some(*key) > self.drawn_to) else {
                 continue;
             };
-            if self.drawn.len() >= DRAWN_MAX {
-                // The rest of a millisecond may have lower IDs.
-                let last = self.drawn.last().copied();
-                if last.is_some_and(|(at, _)| at < key.0) {
-                    break;
+            let last = self.drawn.last().copied();
+            let is_later = last.is_some_and(|(at, _)| at < key.0);
+            if is_later && self.drawn.len() >= DRAWN_MIN {
+                break;
+            }
+            // The rest of a millisecond may have lower IDs.
+            if self.drawn.len() == DRAWN_MAX {
+                if last < Some(key) {
+                    continue;
                 }
-                if last > Some(key) {
-                    self.drawn.pop_last();
-                    self.drawn.insert(key);
-                }
-                continue;
+                self.drawn.pop_last();
             }
             self.drawn.insert(key);
         }

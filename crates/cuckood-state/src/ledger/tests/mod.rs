@@ -499,7 +499,7 @@ impl Twins {
         assert_eq!(image.chunks.concat(), expected);
         assert_eq!(image.stored_bytes, stored);
         assert_eq!(image.changes, self.changes);
-        let few_bytes = 128 * SORTED_BYTES + 4_096;
+        let few_bytes = 1_024 * SORTED_BYTES + 4_096;
         assert!(self.ledger.memory_bytes() <= image.restoring_bytes + few_bytes);
     }
 }

@@ -289,7 +289,7 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
         growth,
         sizing,
         normalization: Normalization::Exact,
-        stock: None,
+        supply: Default::default(),
         forget: None,
     };
     let command =

@@ -336,7 +336,7 @@ async fn bare(data: String) {
         growth: Growth::Auto,
         sizing,
         normalization: Normalization::Exact,
-        stock: None,
+        supply: Default::default(),
         forget: None,
     };
     let window = Window {

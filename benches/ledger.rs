@@ -140,7 +140,7 @@ impl Bench {
             growth: Growth::Auto,
             sizing: Sizing::Exact,
             normalization: Normalization::Exact,
-            stock: None,
+            supply: Default::default(),
             forget: None,
         };
         let create = Command::Create {

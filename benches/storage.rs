@@ -131,7 +131,7 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         growth: Growth::Fixed,
         sizing,
         normalization: Normalization::Exact,
-        stock: None,
+        supply: Default::default(),
         forget: None,
     };
     let window = Window {

@@ -144,7 +144,7 @@ fn view(normalization: Normalization) -> Arc<FilterView> {
             growth: Growth::Fixed,
             sizing: Sizing::Exact,
             normalization,
-            stock: None,
+            supply: Default::default(),
             forget: None,
         },
         layout: Layout::strict(8).expect("a layout"),

@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Sizing::ErrorRate(args.error_rate)
         },
         normalization: Normalization::Exact,
-        stock: None,
+        supply: Default::default(),
         forget,
     };
     print(&engine::plan(&spec)?, args.json, filter_text)

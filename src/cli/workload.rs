@@ -2,7 +2,7 @@
 
 use crate::engine::{self, REPLACEMENT_QUEUE_BYTES, SnapshotOptions, disk_bytes, startup_seconds};
 use cuckood_filter::{Growth, Mode};
-use cuckood_state::domain::{Normalization, Sizing, Spec};
+use cuckood_state::domain::{Normalization, Sizing, Spec, Supply};
 use serde::{Deserialize, Serialize};
 use std::num::NonZero;
 
@@ -95,7 +95,6 @@ pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
             Mode::Strict
         };
         let growth = Growth::Auto;
-        let stock = None;
         let forget = None;
         let spec = Spec {
             capacity,
@@ -103,7 +102,7 @@ pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
             growth,
             sizing,
             normalization: Normalization::Exact,
-            stock,
+            supply: Supply::default(),
             forget,
         };
         let table_bytes = engine::plan(&spec)?.memory_bytes;

@@ -195,8 +195,8 @@ mod tests {
         FilterId, Forget, IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart,
         ImageRecord, ImageSection, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
         ImportWarning, KeyName, Kind, LineUp, Name, Normalization, Profile, Proposal, PutLineUp,
-        Raise, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Sizing, Spec,
-        Target, Timestamp, Update, UploadDigest, UploadId, Window,
+        Raise, Redeem, Redemption, RedemptionDetails, RedemptionId, RedemptionStatus, Reference,
+        Seq, Sizing, Spec, Supply, Target, Timestamp, Update, UploadDigest, UploadId, Window,
     };
     use proptest::prelude::*;
     use serde_json::json;
@@ -280,13 +280,23 @@ mod tests {
         // Some of the strict ones are open pools.
         let stock =
             (what.is_multiple_of(6) && growth == Growth::Auto).then_some(what / 6 % 1_000 + 1);
+        let is_strict = mode == Mode::Strict;
+        let supply = Supply {
+            stock: stock.filter(|_| is_strict),
+            uses: if is_strict && (what / 7).is_multiple_of(3) {
+                3
+            } else {
+                1
+            },
+            per_customer: (is_strict && (what / 11).is_multiple_of(3)).then_some(2),
+        };
         let spec = Spec {
             capacity,
             mode,
             growth,
             sizing,
             normalization: Normalization::Exact,
-            stock,
+            supply,
             forget,
         };
         let name = Name::new(&format!("f{id}")).unwrap();
@@ -416,13 +426,20 @@ mod tests {
             18 => line_up(a),
             19 if a.is_multiple_of(4) => Command::TurnBack,
             22..=26 => of_image(kind - 1, a, serial),
-            _ => Command::Redeem(Redeem {
-                target,
-                digest: digest((before << 20) + a / 8 % 2_000),
-                redemption: RedemptionId(u128::from(serial).to_be_bytes()),
-                reference: Reference::new(&"r".repeat((a % 128 + 1) as usize)).unwrap(),
-                hold_seconds: 60,
-            }),
+            _ => {
+                let redeem = Redeem {
+                    target,
+                    digest: digest((before << 20) + a / 8 % 2_000),
+                    redemption: RedemptionId(u128::from(serial).to_be_bytes()),
+                    reference: Reference::new(&"r".repeat((a % 128 + 1) as usize)).unwrap(),
+                    hold_seconds: 60,
+                };
+                if a.is_multiple_of(3) {
+                    return Command::Redeem(redeem);
+                }
+                let customer = digest(a / 24 % 3_000);
+                Command::RedeemFor { redeem, customer }
+            }
         }
     }
 
@@ -506,7 +523,10 @@ mod tests {
             changed_at: Timestamp(0),
             expires_at: None,
             redeemed_at: None,
-            ordinal: a.is_multiple_of(2).then_some(1),
+            details: RedemptionDetails {
+                ordinal: a.is_multiple_of(2).then_some(1),
+                ..RedemptionDetails::default()
+            },
         };
         let part = if a.is_multiple_of(5) {
             let bits = ImageChunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
@@ -544,6 +564,7 @@ mod tests {
             before,
             checksum: u128::from(serial),
             body: ImageBody::Part(part),
+            version: 2,
         };
         Command::ImageRecord { upload, record }
     }

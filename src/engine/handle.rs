@@ -157,6 +157,7 @@ impl Engine {
         coupon: &FilterView,
         digest: Digest,
         reference: &Reference,
+        customer: Option<Digest>,
     ) -> Option<Refusal> {
         let Inner {
             options,
@@ -179,7 +180,7 @@ impl Engine {
             // The request may have found it before its window, its stock or its tables were replaced.
             let newest = self.view().find(Kind::Coupon, &coupon.name);
             let newest = newest.filter(|newest| newest.id == coupon.id)?;
-            newest.certain_refusal(digest, reference, logged, now)
+            newest.certain_refusal(digest, reference, customer, logged, now)
         })?;
         metrics.refused_unlogged.inc();
         Some(refusal)

@@ -33,12 +33,14 @@ struct ImageRecords {
     waiting: Option<FilterChunk>,
     end: Option<u64>,
     writer: ArchiveWriter,
+    /// The version of entries that is enabled.
+    version: u16,
     /// Chunks that were read.
     chunks_read: u64,
 }
 
 impl ImageRecords {
-    fn new(head: FilterHead, redemptions: u64, chunks: FilterChunks) -> Self {
+    fn new(version: u16, head: FilterHead, redemptions: u64, chunks: FilterChunks) -> Self {
         let head = Some(Box::new(head));
         let end = Some(redemptions);
         let writer = ArchiveWriter::default();
@@ -48,6 +50,7 @@ impl ImageRecords {
             waiting: None,
             end,
             writer,
+            version,
             chunks_read: 0,
         }
     }
@@ -56,7 +59,12 @@ impl ImageRecords {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the snapshot lacks a section.
-    fn stored(store: &Store, snapshot: Arc<Manifest>, export: Export) -> Result<Self, StoreError> {
+    fn stored(
+        version: u16,
+        store: &Store,
+        snapshot: Arc<Manifest>,
+        export: Export,
+    ) -> Result<Self, StoreError> {
         let mut chunks = VecDeque::new();
         for (kind, id) in export.sections {
             let section = snapshot.find(id);
@@ -73,11 +81,17 @@ impl ImageRecords {
             store.read_chunk(&section, index, &mut bytes)?;
             Ok(Some((kind, ImageChunk(bytes))))
         };
-        Ok(Self::new(export.head, export.redemptions, Box::new(next)))
+        Ok(Self::new(
+            version,
+            export.head,
+            export.redemptions,
+            Box::new(next),
+        ))
     }
 
     /// The records of a frozen filter.
     fn frozen(
+        version: u16,
         FrozenFilter {
             export,
             mut sections,
@@ -93,7 +107,7 @@ impl ImageRecords {
             }
             Ok(None)
         };
-        Self::new(export.head, export.redemptions, Box::new(next))
+        Self::new(version, export.head, export.redemptions, Box::new(next))
     }
 
     fn read_chunk(&mut self, store: &Store) -> Result<(), StoreError> {
@@ -126,7 +140,7 @@ impl ImageRecords {
         } else {
             return Ok(None);
         };
-        Ok(Some(self.writer.record(&body)))
+        Ok(Some(self.writer.record(self.version, &body)))
     }
 }
 
@@ -162,6 +176,7 @@ fn find_unchanged(
 
 /// The image of a filter in the latest snapshot; `None` if the filter has changed since.
 fn stored_image(
+    version: u16,
     store: &Store,
     latest: &Manifest,
     id: FilterId,
@@ -176,7 +191,7 @@ fn stored_image(
     let Some(snapshot) = newest else {
         return Ok(None);
     };
-    let mut records = ImageRecords::stored(store, snapshot, export)?;
+    let mut records = ImageRecords::stored(version, store, snapshot, export)?;
     Ok(Some(Rest::Stored(Box::new(move |store: &Store| {
         records.next(store)
     }))))
@@ -213,8 +228,9 @@ impl ImageCopies {
         let Some(frozen) = state.freeze_filter(filter) else {
             return respond(reply, Ok(None));
         };
+        let version = state.format();
         let stored = latest.map_or(Ok(None), |latest| {
-            stored_image(store, latest, filter, &frozen)
+            stored_image(version, store, latest, filter, &frozen)
         });
         match stored {
             Ok(Some(rest)) => return respond(reply, Ok(Some(rest))),
@@ -223,7 +239,7 @@ impl ImageCopies {
         }
         match store.spool() {
             Ok(spool) => self.0.push_back(ImageCopy {
-                records: ImageRecords::frozen(frozen),
+                records: ImageRecords::frozen(version, frozen),
                 spool,
                 reply,
             }),
@@ -317,6 +333,7 @@ mod tests {
             waiting: None,
             end: Some(0),
             writer,
+            version: 1,
             chunks_read: 0,
         };
         records.read_chunk(&store).unwrap();

@@ -152,6 +152,7 @@ pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord
         before,
         checksum,
         body,
+        version,
     } = record;
     match body {
         ImageBody::Head(head) => Command::ImageBegin(ImageBegin {
@@ -168,6 +169,7 @@ pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord
                 before,
                 checksum,
                 body,
+                version,
             },
         },
     }

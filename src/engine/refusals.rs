@@ -7,7 +7,7 @@
 //! - no earlier attempt at the code is in progress, which a repeated request must find.
 
 use cuckood_filter::Digest;
-use cuckood_state::domain::{Command, Redeem};
+use cuckood_state::domain::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -69,9 +69,10 @@ impl Refusals {
 impl PendingRedemption {
     /// Notes the attempt that a command is, if it is one.
     pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<PendingRedemption> {
-        let Command::Redeem(Redeem { digest, .. }) = *command else {
+        let (Command::Redeem(redeem) | Command::RedeemFor { redeem, .. }) = command else {
             return None;
         };
+        let digest = redeem.digest;
         refusals.attempts(digest).fetch_add(1, Ordering::Relaxed);
         Some(PendingRedemption {
             refusals: refusals.clone(),
@@ -108,8 +109,8 @@ mod tests {
     use cuckood_log::store::Store;
     use cuckood_state::FilterView;
     use cuckood_state::domain::{
-        ClockReading, Kind, Name, Normalization, Outcome, Proposal, RedemptionId, Reference,
-        Refusal, Seq, Settings, Sizing, Spec, Target, Timestamp, Update, Window,
+        ClockReading, Kind, Name, Normalization, Outcome, Proposal, Redeem, RedemptionId,
+        Reference, Refusal, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Update, Window,
     };
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -156,14 +157,13 @@ mod tests {
             let mode = Mode::Strict;
             let growth = Growth::Auto;
             let sizing = Sizing::Exact;
-            let stock = Some(1);
             let spec = Spec {
                 capacity: 10,
                 mode,
                 growth,
                 sizing,
                 normalization: Normalization::Exact,
-                stock,
+                supply: Supply::of_stock(1),
                 forget: None,
             };
             let name = Name::new("sale").unwrap();
@@ -231,7 +231,7 @@ mod tests {
 
         fn refusal(&self, code: u64) -> Option<Refusal> {
             self.engine
-                .certain_refusal(&self.pool, digest(code), &reference(code))
+                .certain_refusal(&self.pool, digest(code), &reference(code), None)
         }
     }
 

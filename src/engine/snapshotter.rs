@@ -466,7 +466,7 @@ mod tests {
                 growth,
                 sizing,
                 normalization: Normalization::Exact,
-                stock: None,
+                supply: Default::default(),
                 forget: None,
             },
             window: Window::default(),

@@ -420,6 +420,12 @@ fn canonical(command: &Command) -> Vec<u8> {
             redeem.redemption = RedemptionId([0; 16]);
             encode(&Command::Redeem(redeem))
         }
+        Command::RedeemFor { redeem, customer } => {
+            let mut redeem = redeem.clone();
+            redeem.redemption = RedemptionId([0; 16]);
+            let customer = *customer;
+            encode(&Command::RedeemFor { redeem, customer })
+        }
         Command::Update(update) => {
             let mut update = update.clone();
             if let Some(Raise { layout, .. }) = &mut update.capacity {
@@ -442,6 +448,7 @@ fn canonical(command: &Command) -> Vec<u8> {
         | Command::Clear { .. }
         | Command::Confirm { .. }
         | Command::Cancel { .. }
+        | Command::Forfeit { .. }
         | Command::ImportBegin(_)
         | Command::ImportLines(_)
         | Command::ImportEnd(_)

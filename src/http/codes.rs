@@ -2,6 +2,7 @@
 
 use super::api::{Api, FilterHandle};
 use super::call::{Call, LookUp, Read, Resource, Write};
+use super::customers::UseParts;
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
 use super::redemptions::RedemptionResponse;
 use super::request::json::{self, Item};
@@ -10,8 +11,8 @@ use super::response::{Code, HandlerResult, Problem, success};
 use crate::budget::BudgetShare;
 use axum::extract::{Path, Request};
 use cuckood_filter::Digest;
-use cuckood_state::CodeFound;
 use cuckood_state::domain::{ITEMS_MAX, Inserted, Kind, Removed};
+use cuckood_state::{CodeFound, CodeUses};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
@@ -64,14 +65,30 @@ enum CodeStatus {
     Absent,
 }
 
+/// The uses of a code.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"taken": 2, "held": 1}))]
+struct UsesTaken {
+    /// Uses that are held or redeemed, also those whose redemption is past its retention, or was cancelled with `release` `false`.
+    taken: u32,
+    /// Those of them that are held.
+    held: u32,
+}
+
 /// The result of a lookup.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"status": "available"}))]
 struct CodeLookup {
     status: CodeStatus,
-    /// The redemption that holds or used the code, unless its retention is over.
+    /// The redemption that holds or used the code, unless its retention is over. Absent if codes have several uses.
     redemption: Option<RedemptionResponse>,
+    /// If codes have several uses.
+    uses: Option<UsesTaken>,
+    /// If codes have several uses: up to 64 held or redeemed redemptions, the latest first. If a code has more than 64 redemptions, those
+    /// among the latest 100 000 changes of the coupon.
+    #[schema(max_items = 64)]
+    redemptions: Option<Vec<RedemptionResponse>>,
 }
 
 impl From<CodeFound> for CodeLookup {
@@ -85,6 +102,29 @@ impl From<CodeFound> for CodeLookup {
         Self {
             status,
             redemption: redemption.map(RedemptionResponse::from),
+            uses: None,
+            redemptions: None,
+        }
+    }
+}
+
+impl From<CodeUses> for CodeLookup {
+    fn from(found: CodeUses) -> Self {
+        let status = match found.status {
+            cuckood_state::CodeStatus::Absent => CodeStatus::Absent,
+            cuckood_state::CodeStatus::Available => CodeStatus::Available,
+            cuckood_state::CodeStatus::Held => CodeStatus::Held,
+            cuckood_state::CodeStatus::Redeemed => CodeStatus::Redeemed,
+        };
+        let redemptions = found.redemptions.into_iter();
+        Self {
+            status,
+            redemption: None,
+            uses: Some(UsesTaken {
+                taken: found.taken,
+                held: found.held,
+            }),
+            redemptions: Some(redemptions.map(RedemptionResponse::from).collect()),
         }
     }
 }
@@ -226,7 +266,7 @@ pub(crate) async fn replace(
 
 /// Look up codes, for a help desk
 ///
-/// Shows the status of each code, regardless of the window.
+/// Shows the status of each code, regardless of the window. If codes have several uses, up to 1,000 codes per request.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/lookup",
@@ -249,6 +289,17 @@ pub(crate) async fn look_up(
     let digests = items::digests(&call, &view, request, list);
     let (digests, _) = digests.await?;
     let memory = call.reserve(size_of_val(&digests[..]) as u64)?;
+    if view.spec.supply.has_several_uses() {
+        json::check_length("codes", digests.len(), USES_LOOKED_UP_MAX)?;
+        let guesses = guesser.take(digests.len())?;
+        guesses.settle(view.absent_codes(&digests));
+        let empty = CodeLookups { codes: Vec::new() };
+        let parts = UseParts::new(call.api, &view, digests, memory, |view, part, scan| {
+            let found = view.look_up_uses(part, scan);
+            found.into_iter().map(CodeLookup::from).collect()
+        });
+        return success::list(&empty, parts).await;
+    }
     let guesses = guesser.take(digests.len())?;
     let mut absent = 0;
     let mut last = Vec::new();
@@ -283,6 +334,9 @@ pub(crate) async fn look_up(
     };
     success::list(&CodeLookups { codes: Vec::new() }, parts).await
 }
+
+/// Maximum number of codes with several uses that a request looks up.
+pub(super) const USES_LOOKED_UP_MAX: usize = 1_000;
 
 /// Codes that are looked up together. If a request has more, their results are read again while they are sent.
 const LOOKED_UP: usize = 128;

@@ -27,7 +27,7 @@ const LIMIT_MAX: usize = 10_000;
 /// The columns of events as CSV.
 pub(super) const COLUMNS: &str = "seq,at,key,event,campaign,coupon,line_up,capacity,stock,starts_at,ends_at,id,reference,status,\
     expires_at,ordinal,import,mode,state,failure,lines,added,already_present,already_redeemed,rejected,\
-    removed,replaced,redemptions,holds,entry";
+    removed,replaced,redemptions,holds,entry,released";
 
 /// The longest time to wait for the next event, in seconds.
 const WAIT_MAX: u64 = 30;
@@ -190,6 +190,8 @@ pub(super) struct EventResponse {
     holds: Option<u64>,
     /// The position of the entry that was skipped.
     entry: Option<u64>,
+    /// False if a redemption ended, and its code did not become available by that.
+    released: Option<bool>,
 }
 
 impl EventResponse {
@@ -265,6 +267,7 @@ impl From<NumberedEvent> for EventResponse {
                 status,
                 expires_at,
                 ordinal,
+                step,
                 ..
             } => EventResponse {
                 id: Some(id.to_string()),
@@ -272,6 +275,17 @@ impl From<NumberedEvent> for EventResponse {
                 status: Some(status),
                 expires_at,
                 ordinal,
+                released: match step {
+                    RedemptionStep::CancelledUnreleased | RedemptionStep::ExpiredUnreleased => {
+                        Some(false)
+                    }
+                    RedemptionStep::Created
+                    | RedemptionStep::Extended
+                    | RedemptionStep::Confirmed
+                    | RedemptionStep::Cancelled
+                    | RedemptionStep::Expired
+                    | RedemptionStep::HeldAgain => None,
+                },
                 ..plain.of(Kind::Coupon, coupon)
             },
             Happened::TurnedBack { redemptions, holds } => EventResponse {
@@ -354,8 +368,12 @@ fn name(what: &Happened<'_>) -> EventName {
             RedemptionStep::Created => EventName::RedemptionCreated,
             RedemptionStep::Extended => EventName::RedemptionExtended,
             RedemptionStep::Confirmed => EventName::RedemptionConfirmed,
-            RedemptionStep::Cancelled => EventName::RedemptionCancelled,
-            RedemptionStep::Expired => EventName::RedemptionExpired,
+            RedemptionStep::Cancelled | RedemptionStep::CancelledUnreleased => {
+                EventName::RedemptionCancelled
+            }
+            RedemptionStep::Expired | RedemptionStep::ExpiredUnreleased => {
+                EventName::RedemptionExpired
+            }
             RedemptionStep::HeldAgain => EventName::RedemptionReinstated,
         },
         Happened::TurnedBack { .. } => EventName::ClockTurnedBack,

@@ -522,7 +522,7 @@ pub(crate) async fn generate(
             .err()
             .unwrap_or(guessable));
     }
-    if view.spec.stock.is_some() {
+    if view.spec.supply.is_open_pool() {
         return Err(Code::RequiresAddedCodes.into());
     }
     let memory = call.reserve(u64::from(wanted.count) * size_of::<u64>() as u64)?;

@@ -8,6 +8,7 @@ mod admin;
 mod api;
 mod call;
 mod codes;
+mod customers;
 mod eligibility;
 mod events;
 mod filters;

@@ -6,17 +6,23 @@ use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query;
 use super::response::success::{self, LineFormat};
 use super::response::{Code, HandlerResult, Problem, refusals};
+use super::router::NOTHING_BYTES;
 use axum::BoxError;
+use axum::body::HttpBody;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use cuckood_filter::{Digest, Mode};
 use cuckood_log::journal::random;
-use cuckood_state::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
+use cuckood_state::domain::redemption::{
+    CUSTOMER_BYTES_MAX, HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX,
+};
 use cuckood_state::domain::{
     Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
     Timestamp,
 };
-use cuckood_state::{ChangeNumber, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
+use cuckood_state::{
+    ChangeNumber, CodeFound, FilterView, LookUpScan, RedemptionPage, RedemptionQuery,
+};
 use futures_util::stream;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -41,11 +47,40 @@ struct RedemptionRequest<'a> {
     #[serde(default)]
     #[schema(maximum = 604_800)]
     hold_seconds: u64,
+    /// Who uses the code, such as an account's id: 1 to 512 bytes, used exactly as given, never stored or returned. Required if the coupon
+    /// has `per_customer`. A repeat of code and reference finds its redemption with any.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 512)]
+    customer: Option<JsonText<'a>>,
+}
+
+/// A request for the use of a code, without the raw code and customer.
+struct RequestedUse {
+    code: Digest,
+    reference: Reference,
+    hold_seconds: u64,
+    customer: Option<Digest>,
+}
+
+impl RequestedUse {
+    fn command(self, target: Target) -> Command {
+        let redeem = cuckood_state::domain::Redeem {
+            target,
+            digest: self.code,
+            redemption: RedemptionId(random()),
+            reference: self.reference,
+            hold_seconds: self.hold_seconds,
+        };
+        match self.customer {
+            None => Command::Redeem(redeem),
+            Some(customer) => Command::RedeemFor { redeem, customer },
+        }
+    }
 }
 
 impl RedemptionRequest<'_> {
-    /// The code's digest and the reference, or everything that is wrong with the request.
-    fn check(&self, view: &FilterView) -> Result<(Digest, Reference), Problem> {
+    /// The use that is requested, or everything that is wrong with the request.
+    fn check(&self, view: &FilterView) -> Result<RequestedUse, Problem> {
         let mut faults = Faults::default();
         let digest = faults.digest(view, &self.code, || "/code".into());
         if self.hold_seconds > HOLD_SECONDS_MAX {
@@ -57,8 +92,20 @@ impl RedemptionRequest<'_> {
             let detail = format!("expected a string of 1 to {REFERENCE_BYTES_MAX} bytes");
             faults.note(|| "/reference".into(), detail);
         }
+        let customer = self.customer.as_ref().map(AsRef::as_ref);
+        let is_missing = customer.is_none() && view.spec.supply.per_customer.is_some();
+        let is_possible = |customer: &str| (1..=CUSTOMER_BYTES_MAX).contains(&customer.len());
+        if is_missing || !customer.is_none_or(is_possible) {
+            let detail = format!("expected a string of 1 to {CUSTOMER_BYTES_MAX} bytes");
+            faults.note(|| "/customer".into(), detail);
+        }
         faults.check()?;
-        Ok((digest, reference.map_err(Problem::at("/reference"))?))
+        Ok(RequestedUse {
+            code: digest,
+            reference: reference.map_err(Problem::at("/reference"))?,
+            hold_seconds: self.hold_seconds,
+            customer: customer.map(|customer| view.customer_digest(customer)),
+        })
     }
 }
 
@@ -90,6 +137,10 @@ pub(super) struct RedemptionResponse {
     /// In an open pool, while it is held or redeemed: a number from 1 to `stock`, unique among held and redeemed ones.
     #[schema(minimum = 1)]
     ordinal: Option<u64>,
+    /// False if the redemption ended, and its code did not become available by that: it was cancelled with `release` `false`, or its code
+    /// was withdrawn. Otherwise absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released: Option<bool>,
 }
 
 impl From<Redemption> for RedemptionResponse {
@@ -103,7 +154,8 @@ impl From<Redemption> for RedemptionResponse {
             redeemed_at: redemption.redeemed_at,
             cancelled_at: (redemption.status == RedemptionStatus::Cancelled)
                 .then_some(redemption.changed_at),
-            ordinal: redemption.ordinal.filter(|_| redemption.stands()),
+            ordinal: redemption.details.ordinal.filter(|_| redemption.stands()),
+            released: redemption.details.is_unreleased.then_some(false),
         }
     }
 }
@@ -141,15 +193,15 @@ struct ListQuery {
 
 /// The columns of the list as CSV.
 pub(super) const COLUMNS: &str =
-    "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
+    "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal,released";
 
 /// Parts of the ledger that one request reads before it returns its results so far.
 const SCANS_MAX: usize = 100;
 
 /// Redeem a code, or hold it
 ///
-/// However many requests with different references redeem one code concurrently, exactly one returns 201. In an open pool, any code can
-/// be redeemed or held once, up to `stock` codes.
+/// However many requests with different references redeem one code concurrently, exactly one returns 201, or as many as the code has
+/// `uses`. In an open pool, any code can be redeemed or held, up to `stock` uses of all codes.
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions", operation_id = "redeem", tag = "redemptions",
     request_body = RedemptionRequest<'_>,
@@ -157,7 +209,7 @@ const SCANS_MAX: usize = 100;
         (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionResponse),
         (status = 201, description = "Redeemed or held", body = RedemptionResponse, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`code-unknown`"),
-        (status = 409, description = "`code-redeemed`, `code-held` (with `expires_at`), `outside-window`, `requires-strict-mode`, `sold-out`"),
+        (status = 409, description = "`code-redeemed`, `code-held` (with the earliest `expires_at` of its holds), `customer-limit`, `outside-window`, `requires-strict-mode`, `sold-out`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
@@ -170,26 +222,23 @@ pub(super) async fn redeem(
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
     let request: RedemptionRequest<'_> = json::parse(&body)?;
-    let (digest, reference) = request.check(&view)?;
+    let requested = request.check(&view)?;
     let guesses = guesser.take(1)?;
     let engine = &call.api.engine;
+    let &RequestedUse {
+        code: digest,
+        ref reference,
+        customer,
+        ..
+    } = &requested;
     // The outcome of a request with an idempotency key has to be stored.
     let refused = (!call.may_repeat())
-        .then(|| engine.certain_refusal(&view, digest, &reference))
+        .then(|| engine.certain_refusal(&view, digest, reference, customer))
         .flatten();
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let target = Target(view.id);
-            let redemption = RedemptionId(random());
-            let hold_seconds = request.hold_seconds;
-            let command = Command::Redeem(cuckood_state::domain::Redeem {
-                target,
-                digest,
-                redemption,
-                reference,
-                hold_seconds,
-            });
+            let command = requested.command(Target(view.id));
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command)
                 .await
         }
@@ -225,7 +274,7 @@ pub(super) async fn redeem(
 const EFFECTS: [&str; 5] = ["redeemed", "held", "repeated", "confirmed", "cancelled"];
 
 /// Reasons for which a request about a redemption has no effect.
-const REFUSALS: [Code; 20] = [
+const REFUSALS: [Code; 22] = [
     Code::CouponNotFound,
     Code::CodeUnknown,
     Code::RedemptionNotFound,
@@ -236,6 +285,8 @@ const REFUSALS: [Code; 20] = [
     Code::RequiresStrictMode,
     Code::OutsideWindow,
     Code::SoldOut,
+    Code::CustomerLimit,
+    Code::NotEnabled,
     Code::IdempotencyKeyReused,
     Code::IdempotencyFull,
     Code::Overloaded,
@@ -266,10 +317,17 @@ fn explain(call: &Call<Redeem>, coupon: &str, digest: Digest, problem: Problem) 
     let Ok(view) = call.filter(Kind::Coupon, coupon) else {
         return problem;
     };
-    let found = view
-        .look_up(&[digest], call.api.engine.now())
-        .unwrap_or_default()
-        .pop();
+    let now = call.api.engine.now();
+    if view.spec.supply.has_several_uses() {
+        let found = view.look_up_uses(&[digest], &mut LookUpScan::at(now));
+        let held = found.iter().flat_map(|uses| &uses.redemptions);
+        let expires_at = held.filter_map(Redemption::held_until).min();
+        return Problem {
+            expires_at: expires_at.filter(|_| problem.code == Code::CodeHeld),
+            ..problem
+        };
+    }
+    let found = view.look_up(&[digest], now).unwrap_or_default().pop();
     match (problem.code, found) {
         (Code::CodeHeld, Some(CodeFound::Held(hold))) => Problem {
             expires_at: hold.expires_at,
@@ -478,12 +536,28 @@ pub(super) async fn confirm(
     change(&call, &coupon, &redemption, command, "confirmed").await
 }
 
+/// What a cancellation does to the code.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"release": true}))]
+struct Cancellation {
+    /// False keeps the use taken, as if it were redeemed: it counts toward `uses`, `per_customer` and `stock`, and keeps its ordinal.
+    #[serde(default = "released")]
+    #[schema(default = true)]
+    release: bool,
+}
+
+fn released() -> bool {
+    true
+}
+
 /// Release a held or redeemed code
 ///
 /// Can be repeated, and never undoes a newer redemption of the same code. An expired redemption stays expired, with 200: its code
-/// is available already.
+/// is available already. The first cancellation decides whether the code is released. A withdrawn code does not become available.
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions/{id}/cancel", operation_id = "cancel_redemption", tag = "redemptions",
+    request_body = Option<Cancellation>,
     responses(
         (status = 200, description = "Cancelled, or expired earlier", body = RedemptionResponse),
         (status = 409, description = "`requires-strict-mode`"),
@@ -492,8 +566,21 @@ pub(super) async fn confirm(
 pub(super) async fn cancel(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
+    request: Request,
 ) -> HandlerResult {
-    let command = |target, redemption| Command::Cancel { target, redemption };
+    let longest = request.body().size_hint().upper();
+    let has_body = longest.is_none_or(|longest| longest > NOTHING_BYTES);
+    let is_released = !has_body || {
+        let body = call.body(request).await?;
+        json::parse::<Cancellation>(&body)?.release
+    };
+    let command = |target, redemption| {
+        if is_released {
+            Command::Cancel { target, redemption }
+        } else {
+            Command::Forfeit { target, redemption }
+        }
+    };
     change(&call, &coupon, &redemption, command, "cancelled").await
 }
 

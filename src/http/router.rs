@@ -5,7 +5,9 @@ use super::api::Api;
 use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
 use super::response::{Code, Problem};
-use super::{admin, codes, eligibility, events, generate, imports, pages, redemptions, users};
+use super::{
+    admin, codes, customers, eligibility, events, generate, imports, pages, redemptions, users,
+};
 use axum::body::HttpBody;
 use axum::extract::Request;
 use http::{Method, StatusCode};
@@ -108,6 +110,7 @@ pub(super) fn routes() -> Routes {
         route!(redemptions::get),
         route!(redemptions::confirm),
         route!(redemptions::cancel),
+        route!(customers::look_up),
         // Operations
         route!(imports::list),
         route!(imports::get),
@@ -176,7 +179,7 @@ impl Routes {
 }
 
 /// The length of `{}`, which some clients send as no body.
-const NOTHING_BYTES: u64 = 2;
+pub(super) const NOTHING_BYTES: u64 = 2;
 
 /// The label of requests that match no documented route.
 const NO_ROUTE: &str = "none";
@@ -427,6 +430,7 @@ mod tests {
             "cancel_redemption",
             "confirm_redemption",
             "look_up_codes",
+            "look_up_customers",
             "redeem",
         ];
         assert_eq!(ids(|access| access.scope == Scope::Redeem), redeem);

@@ -422,7 +422,7 @@ impl Reserve {
             growth,
             sizing,
             normalization: Normalization::Exact,
-            stock: None,
+            supply: Default::default(),
             forget: None,
         })
     }

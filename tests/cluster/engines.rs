@@ -76,7 +76,7 @@ pub async fn create(engine: &Engine, name: &str) -> Target {
         growth,
         sizing,
         normalization: Normalization::Exact,
-        stock: None,
+        supply: Default::default(),
         forget: None,
     };
     let creation = cuckood::engine::creation(

@@ -241,6 +241,7 @@ fn place_of_other_format_stops_node_after_trimming() {
     let earlier = FrameFormat {
         magic: *b"ckpl",
         version: 1,
+        oldest: 1,
         payload_max: 1 << 20,
     };
     node.take_snapshot_at(earlier.pack(&"whatever"));

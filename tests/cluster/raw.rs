@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 const FORMAT: FrameFormat = FrameFormat {
     magic: *b"cknl",
     version: 3,
+    oldest: 3,
     payload_max: 1 << 20,
 };
 
@@ -83,6 +84,7 @@ pub fn earlier() -> Bytes {
     let mut bytes = Vec::new();
     FrameFormat {
         version: FORMAT.version - 1,
+        oldest: FORMAT.version - 1,
         ..FORMAT
     }
     .seal(0, 0, b"whatever", &mut bytes);

@@ -681,11 +681,13 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
     let label = FrameFormat {
         magic: *b"cksh",
         version: 1,
+        oldest: 1,
         payload_max: 1 << 20,
     };
     let place = FrameFormat {
         magic: *b"ckpl",
         version: 1,
+        oldest: 1,
         payload_max: 1 << 20,
     }
     .pack(&"whatever");

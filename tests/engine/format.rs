@@ -19,8 +19,8 @@ use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,
     ImageBody, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName,
     Kind, LineUp, Name, Normalization, Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
-    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
-    UploadId, Window,
+    Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless, Update,
+    UploadDigest, UploadId, Window,
 };
 use cuckood_state::testing::filter_image::Image;
 use cuckood_state::{FilterView, RedemptionQuery, State};
@@ -137,7 +137,10 @@ fn create(id: u64, of: &str) -> Command {
             } else {
                 Normalization::Exact
             },
-            stock,
+            supply: Supply {
+                stock,
+                ..Supply::default()
+            },
             forget,
         },
         layout,
@@ -448,7 +451,7 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
             of.status,
             of.changed_at.0,
             of.expires_at.map(|at| at.0),
-            of.ordinal
+            of.details.ordinal
         ])
     };
     let is_contained = |item: &u64| filter.count(digest(*item), now) > 0;
@@ -470,7 +473,7 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
         "items": stats.items,
         "adds": stats.adds,
         "removes": stats.removes,
-        "codes": stats.codes.map(|codes| [codes.available, codes.held, codes.redeemed]),
+        "codes": stats.codes.states.map(|codes| [codes.available, codes.held, codes.redeemed]),
         "contains": contained,
         "contains_of_11000": (0..11_000).filter(is_contained).count(),
         "item": [format!("{:016x}", item.0), filter.count(item, now)],
@@ -523,7 +526,7 @@ fn image_of(state: &mut State, filter: FilterId) -> Vec<u8> {
         .into_iter()
         .chain(parts.into_iter().map(ImageBody::Part));
     let bodies = bodies.chain([ImageBody::End { redemptions }]);
-    bodies.flat_map(|body| writer.record(&body)).collect()
+    bodies.flat_map(|body| writer.record(1, &body)).collect()
 }
 
 #[test]

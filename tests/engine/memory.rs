@@ -162,7 +162,10 @@ async fn deleted_filter_stays_until_readers_finish() {
     submit(&engine, delete(SHOP)).await;
     assert!(engine.view().find(Kind::Coupon, &shop.name).is_none());
     let stats = shop.describe(engine.now()).stats;
-    assert_eq!((stats.items, stats.codes.unwrap().redeemed), (3_000, 2_000));
+    assert_eq!(
+        (stats.items, stats.codes.states.unwrap().redeemed),
+        (3_000, 2_000)
+    );
     let page = shop.redemptions(&RedemptionQuery::default(), None, 5_000, engine.now());
     assert_eq!(page.redemptions.len(), 1_000);
     assert!(taken(&engine) > empty + stats.memory_bytes);
@@ -189,7 +192,7 @@ async fn cleared_pool_keeps_its_tables() {
     assert_eq!(
         (
             stats.items,
-            stats.codes.unwrap().redeemed,
+            stats.codes.states.unwrap().redeemed,
             stats.segments.len()
         ),
         (1, 1, 1)

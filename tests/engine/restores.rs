@@ -58,7 +58,7 @@ fn codes(state: &mut State) -> StateCounts {
     let mut sum = StateCounts::default();
     filters(state)
         .iter()
-        .filter_map(|it| it.describe(Timestamp(0)).stats.codes)
+        .filter_map(|it| it.describe(Timestamp(0)).stats.codes.states)
         .for_each(|codes| sum += codes);
     sum
 }

@@ -106,6 +106,40 @@ async fn one_of_concurrent_redemptions_wins() {
     );
 }
 
+/// As many win as the code has uses, with or without other limits.
+#[tokio::test]
+async fn concurrent_redemptions_win_as_often_as_code_has_uses() {
+    let service = Service::start().await;
+    for (coupon, spec, wins) in [
+        ("several", json!({"capacity": 10, "uses": 5}), 5),
+        (
+            "customers",
+            json!({"capacity": 10, "uses": 64, "per_customer": 3}),
+            12,
+        ),
+        ("stock", json!({"capacity": 10, "stock": 7, "uses": 64}), 7),
+    ] {
+        let path = format!("/v1/coupons/{coupon}");
+        service.put(&path, spec.clone()).await.json(201);
+        if spec.get("stock").is_none() {
+            let codes = service.post(&format!("{path}/codes"), json!({"codes": ["A"]}));
+            codes.await.json(200);
+        }
+        let redemptions = format!("{path}/redemptions");
+        let attempts = (0..64).map(|number| {
+            let customer = format!("c-{}", number % 4);
+            let reference = format!("order-{number}");
+            let body = json!({"code": "A", "reference": reference, "customer": customer});
+            service.post(&redemptions, body)
+        });
+        let answers = futures_util::future::join_all(attempts).await;
+        let won = answers.iter().filter(|answer| answer.status == 201);
+        assert_eq!(won.count(), wins, "{coupon}");
+        let lost = answers.iter().filter(|answer| answer.status == 409);
+        assert_eq!(lost.count(), 64 - wins, "{coupon}");
+    }
+}
+
 #[tokio::test]
 async fn overlong_code_or_reference_is_rejected() {
     let service = service().await;

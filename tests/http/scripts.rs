@@ -256,6 +256,11 @@ fn redemptions_follow_script() {
 }
 
 #[test]
+fn uses_follow_script() {
+    Script::follow("uses");
+}
+
+#[test]
 fn spellings_follow_script() {
     Script::follow("spellings");
 }

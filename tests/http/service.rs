@@ -156,6 +156,7 @@ impl Service {
         let format = cuckood_state::frame::FrameFormat {
             magic: *b"ckcl",
             version: 1,
+            oldest: 1,
             payload_max: 64,
         };
         let kept = std::fs::read(&clock).unwrap();

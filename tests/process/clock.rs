@@ -42,7 +42,7 @@ impl Past {
             growth: Growth::Auto,
             sizing: Sizing::Exact,
             normalization: Normalization::Exact,
-            stock: None,
+            supply: Default::default(),
             forget: None,
         };
         let name = Name::new("shop").unwrap();

@@ -398,6 +398,7 @@ fn coupon_is_set_with_used_codes() {
         view.describe(service.engine.now())
             .stats
             .codes
+            .states
             .unwrap()
             .redeemed,
         1

@@ -1,5 +1,6 @@
 //! The hash function: XXH3 with a secret for each filter, so that outsiders can't craft collisions.
 
+use crate::place::{stored_digest, strict_value};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteArray;
 
@@ -17,6 +18,15 @@ pub struct Digest(pub u64);
 #[derive(Clone, PartialEq, Eq, derive_more::Debug, Serialize, Deserialize)]
 #[debug("Secret(..)")]
 pub struct Secret(Box<ByteArray<SECRET_BYTES>>);
+
+impl Digest {
+    /// The digest that a strict filter has of an item: without the two highest bits, and never zero. A walk finds it instead of the complete
+    /// one, and it finds the same item.
+    #[inline]
+    pub fn stored(self) -> Self {
+        stored_digest(strict_value(self))
+    }
+}
 
 impl Secret {
     /// A secret of these bytes. The caller has drawn them at random.

@@ -179,6 +179,12 @@ pub(crate) struct Whole {
     half: u64,
 }
 
+/// The value of a strict slot with this digest, without a state. The digest zero is stored as one: a free slot is zero.
+#[inline(always)]
+pub(crate) fn strict_value(digest: Digest) -> u64 {
+    (digest.0 << STATE_BITS).max(1 << STATE_BITS)
+}
+
 /// Returns the digest that a strict slot stores, without the two highest bits. It finds the same item as the complete digest.
 pub(crate) fn stored_digest(value: u64) -> Digest {
     Digest(value >> STATE_BITS)
@@ -194,8 +200,7 @@ impl Placement for Whole {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        // The digest zero is stored as one: a free slot is zero.
-        let value = (digest.0 << STATE_BITS).max(1 << STATE_BITS);
+        let value = strict_value(digest);
         let buckets = [
             multiply_high(value, self.half),
             self.half + multiply_high(mix(value), self.half),

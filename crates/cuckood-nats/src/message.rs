@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const FORMAT: FrameFormat = FrameFormat {
     magic: *b"cknl",
     version: 3,
+    oldest: 3,
     payload_max: 8 << 20,
 };
 

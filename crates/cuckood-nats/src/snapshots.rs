@@ -41,6 +41,7 @@ use tokio_util::io::StreamReader;
 pub(super) const LABEL: FrameFormat = FrameFormat {
     magic: *b"cksh",
     version: 1,
+    oldest: 1,
     payload_max: 2 * VALUE_BYTES_MAX,
 };
 

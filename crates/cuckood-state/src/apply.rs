@@ -315,13 +315,19 @@ impl State {
             }
             Command::Clear { target } => self.on(target.0, |subject| subject.clear()),
             Command::Redeem(redeem) => {
-                self.on(redeem.target.0, |subject| subject.redeem(redeem))?
+                self.on(redeem.target.0, |subject| subject.redeem(redeem, None))?
             }
+            Command::RedeemFor { redeem, customer } => self.on(redeem.target.0, |subject| {
+                subject.redeem(redeem, Some(*customer))
+            })?,
             Command::Confirm { target, redemption } => {
                 self.on(target.0, |subject| subject.confirm(redemption))?
             }
             Command::Cancel { target, redemption } => {
-                self.on(target.0, |subject| subject.cancel(redemption))?
+                self.on(target.0, |subject| subject.cancel(redemption, false))?
+            }
+            Command::Forfeit { target, redemption } => {
+                self.on(target.0, |subject| subject.cancel(redemption, true))?
             }
             Command::ImageBegin(begin) => self.image_begin(begin),
             Command::ImageRecord { upload, record } => self.image_record(*upload, record),
@@ -384,6 +390,8 @@ impl SharedState {
             | Command::ImageBegin(_)
             | Command::ImageRecord { .. }
             | Command::ImageAbandon { .. }
+            | Command::RedeemFor { .. }
+            | Command::Forfeit { .. }
             | Command::Enable { .. } => command.target().map(|Target(filter)| filter),
         }
     }

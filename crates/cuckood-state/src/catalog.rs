@@ -155,7 +155,7 @@ impl Views {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{FilterId, Normalization, Profile, Spec, Timestamp, Window};
+    use crate::domain::{FilterId, Normalization, Profile, Spec, Supply, Timestamp, Window};
     use crate::ledger::Ledger;
     use crate::section::Epoch;
     use cuckood_filter::{Filter, Growth, Layout, Mode, Reader, Secret};
@@ -172,7 +172,7 @@ mod tests {
                 growth: Growth::Fixed,
                 sizing: crate::domain::Sizing::Exact,
                 normalization: Normalization::Exact,
-                stock: None,
+                supply: Supply::default(),
                 forget: None,
             },
             layout: Layout::strict(1).unwrap(),
@@ -189,7 +189,7 @@ mod tests {
             ledger: Arc::new(RwLock::new(Ledger::new(
                 Epoch(0),
                 &Secret::new([0; cuckood_filter::hash::SECRET_BYTES]),
-                false,
+                &Supply::default(),
                 Default::default(),
             ))),
             redemptions_retention: Arc::default(),

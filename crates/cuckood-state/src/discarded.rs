@@ -62,7 +62,9 @@ impl Discarded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Redemption, RedemptionId, RedemptionStatus, Reference, Timestamp};
+    use crate::domain::{
+        Redemption, RedemptionDetails, RedemptionId, RedemptionStatus, Reference, Supply, Timestamp,
+    };
     use crate::section::Epoch;
     use cuckood_filter::hash::SECRET_BYTES;
     use cuckood_filter::{Digest, Filter, Growth, Layout, Mode, Secret};
@@ -72,7 +74,7 @@ mod tests {
 
     fn ledger(redemptions: u64) -> Ledger {
         let secret = Secret::new([7; SECRET_BYTES]);
-        let mut ledger = Ledger::new(Epoch(1), &secret, false, Default::default());
+        let mut ledger = Ledger::new(Epoch(1), &secret, &Supply::default(), Default::default());
         for number in 0..redemptions {
             ledger.insert(Redemption {
                 id: RedemptionId(u128::from(number).to_be_bytes()),
@@ -83,7 +85,7 @@ mod tests {
                 changed_at: Timestamp(number),
                 expires_at: None,
                 redeemed_at: None,
-                ordinal: None,
+                details: RedemptionDetails::default(),
             });
         }
         ledger

@@ -137,9 +137,9 @@ impl Subject<'_> {
         {
             self.raise(raise)?;
         }
-        let stock = stock.or(self.filter.view.spec.stock);
+        let stock = stock.or(self.filter.view.spec.supply.stock);
         self.change_view(|view| {
-            (view.profile.window, view.profile.spec.stock) = (window, stock);
+            (view.profile.window, view.profile.spec.supply.stock) = (window, stock);
             view.profile.annotations = annotations;
         });
         if self.filter.view.profile != before.profile {
@@ -155,7 +155,7 @@ impl Subject<'_> {
         let Profile {
             window,
             spec: Spec {
-                capacity, stock, ..
+                capacity, supply, ..
             },
             ..
         } = self.filter.view.profile;
@@ -164,7 +164,7 @@ impl Subject<'_> {
             FilterChange::Updated {
                 window,
                 capacity,
-                stock,
+                stock: supply.stock,
             },
         );
     }

@@ -24,6 +24,8 @@ pub struct FrameFormat {
     pub magic: [u8; 4],
     /// Its version.
     pub version: u16,
+    /// The oldest version that is read.
+    pub oldest: u16,
     /// Maximum size of a payload, in bytes.
     pub payload_max: usize,
 }
@@ -31,6 +33,8 @@ pub struct FrameFormat {
 /// An intact frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
+    /// The version of its format.
+    pub version: u16,
     /// Distinguishes the frames of one format.
     pub kind: u8,
     /// The checksum of the frame before; 0 for the first one.
@@ -92,7 +96,7 @@ impl FrameFormat {
             return Ok(None);
         };
         let version = u16::from_le_bytes([header[4], header[5]]);
-        if version != self.version {
+        if !(self.oldest..=self.version).contains(&version) {
             return Err(FrameError::Newer(version));
         }
         let length = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
@@ -112,6 +116,7 @@ impl FrameFormat {
         let mut before = [0; CHECKSUM_BYTES];
         before.copy_from_slice(&header[12..]);
         let frame = Frame {
+            version,
             kind: header[6],
             before: u128::from_le_bytes(before),
             payload,
@@ -178,6 +183,7 @@ mod tests {
     const FORMAT: FrameFormat = FrameFormat {
         magic: *b"test",
         version: 3,
+        oldest: 3,
         payload_max: 300,
     };
 
@@ -194,7 +200,7 @@ mod tests {
             let mut bytes = vec![7; 5];
             let checksum = FORMAT.seal(kind, before, &payload, &mut bytes);
             let frame = bytes.split_off(5);
-            let expected = Frame { kind, before, payload: &payload, checksum };
+            let expected = Frame { version: 3, kind, before, payload: &payload, checksum };
             let with_more = [frame.as_slice(), &after].concat();
             prop_assert_eq!(FORMAT.open(&with_more), Ok(Some((expected, frame.len()))));
             let end = place.index(frame.len());

@@ -10,8 +10,8 @@
 use super::index::{Index, IndexEntry};
 use crate::domain::{
     ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey,
-    Inserted, ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus,
-    Reference, Removed, Settings, Timestamp,
+    Inserted, ItemOutcome, KeyName, Outcome, Redemption, RedemptionDetails, RedemptionId,
+    RedemptionStatus, Reference, Removed, Settings, Timestamp,
 };
 use crate::frame::{decode, encode};
 use crate::paged::{ALIGNMENT, PAGE_BYTES, Queue, stored_bytes};
@@ -393,9 +393,11 @@ fn outcome_bytes_max(command: &Command) -> usize {
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => {
-            REDEMPTION_OUTCOME_BYTES
-        }
+        Command::Redeem(_)
+        | Command::RedeemFor { .. }
+        | Command::Confirm { .. }
+        | Command::Cancel { .. }
+        | Command::Forfeit { .. } => REDEMPTION_OUTCOME_BYTES,
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::PutLineUp(_) => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
@@ -414,12 +416,12 @@ fn outcome_bytes_max(command: &Command) -> usize {
 /// no redemption: it draws another ID.
 fn named(command: &Command) -> (Option<RedemptionId>, Option<(Digest, &Reference)>) {
     match command {
-        Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => {
-            (Some(*redemption), None)
+        Command::Confirm { redemption, .. }
+        | Command::Cancel { redemption, .. }
+        | Command::Forfeit { redemption, .. } => (Some(*redemption), None),
+        Command::Redeem(redeem) | Command::RedeemFor { redeem, .. } => {
+            (None, Some((redeem.digest, &redeem.reference)))
         }
-        Command::Redeem(Redeem {
-            digest, reference, ..
-        }) => (None, Some((*digest, reference))),
         Command::Configure(_)
         | Command::Create { .. }
         | Command::Update(_)
@@ -479,7 +481,7 @@ struct PackedRedemption {
     expires: Option<i64>,
     /// Relative like `created`.
     redeemed: Option<u64>,
-    ordinal: Option<u64>,
+    details: RedemptionDetails,
 }
 
 /// Packs the outcome of a command; `stored_at` is the time of storing it.
@@ -533,7 +535,7 @@ impl PackedRedemption {
                 .expires_at
                 .map(|at| since(at).wrapping_neg() as i64),
             redeemed: redemption.redeemed_at.map(since),
-            ordinal: redemption.ordinal,
+            details: redemption.details,
         }
     }
 
@@ -555,7 +557,7 @@ impl PackedRedemption {
                 .expires
                 .map(|after| before((after as u64).wrapping_neg())),
             redeemed_at: self.redeemed.map(before),
-            ordinal: self.ordinal,
+            details: self.details,
         })
     }
 }
@@ -601,7 +603,7 @@ impl PackedOutcomes {
 mod tests {
     use super::*;
     use crate::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
-    use crate::domain::{Refusal, Target};
+    use crate::domain::{Redeem, Refusal, Target};
     use crate::paged::{Copied, Extent};
     use proptest::prelude::*;
 
@@ -900,7 +902,11 @@ mod tests {
                 changed_at,
                 expires_at: held.then_some(expires_at),
                 redeemed_at: (!held).then_some(redeemed_at),
-                ordinal: held.then_some(length as u64),
+                details: RedemptionDetails {
+                    ordinal: held.then_some(length as u64),
+                    customer: (length > 60).then_some(Digest(u64::MAX)),
+                    is_unreleased: length > 120,
+                },
             };
             let target = Target(FilterId(1));
             let confirm = Command::Confirm { target, redemption: redemption.id };

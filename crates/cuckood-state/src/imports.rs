@@ -131,6 +131,7 @@ impl Subject<'_> {
                 .adds
                 .fetch_add(added, Ordering::Relaxed);
             self.count(Count::Imported, added);
+            self.put_back(digests, &outcomes);
             self.queue_inserted(digests, &outcomes, if_absent);
         }
         self.shared.answer_import(id, |import| {
@@ -231,7 +232,8 @@ impl Subject<'_> {
             self.begin_catching_up();
         }
         let staging = self.filter.staging.as_mut().ok_or(Full)?;
-        staging.catch_up(&self.filter.tables, entries_max)
+        let ledger = self.filter.view.ledger.read();
+        staging.catch_up(&self.filter.tables, &ledger, entries_max)
     }
 
     /// Replaces the live tables by the staged ones, which have caught up.
@@ -249,6 +251,11 @@ impl Subject<'_> {
             return Ok(());
         };
         let replaced = std::mem::replace(&mut self.filter.tables, staging.tables);
+        let mut ledger = self.filter.view.ledger.write();
+        ledger
+            .membership
+            .replace(staging.membership.unwrap_or_default());
+        drop(ledger);
         // Where users are forgotten, all that are there now count as added now: the upload may have taken long.
         self.filter
             .tables

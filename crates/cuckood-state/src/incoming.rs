@@ -3,7 +3,7 @@
 //! Such a filter is stored with the others, also in snapshots and in the memory account, but it is not in the catalog. Its redemptions are
 //! in its own queues, but none expires while it is hidden. A damaged image, or one without progress for too long, is dropped completely.
 
-use super::ledger::ChangeNumber;
+use super::ledger::{ChangeNumber, Membership};
 use super::machine::{ArrivingImage, FilterState, State};
 use super::statistics::FilterStatistics;
 use super::tables::{EpochFilter, slot_state};
@@ -214,13 +214,29 @@ impl FilterState {
             ImageSection::Ordinals => view.ledger.write().load_ordinals(chunk),
             ImageSection::Redemptions => {
                 let is_strict = view.kind == Kind::Coupon && view.spec.mode == Mode::Strict;
+                let has_several_uses = view.spec.supply.has_several_uses();
                 let is_right = |redemption: &Redemption| {
                     let state = slot_state(redemption.status);
-                    !redemption.stands() || filter.state(redemption.digest) == Some(state)
+                    !redemption.stands()
+                        || has_several_uses
+                        || filter.state(redemption.digest) == Some(state)
                 };
                 is_strict && view.ledger.write().load(chunk, is_right)
             }
             ImageSection::Statistics => view.counters.statistics.lock().load(chunk, hours),
+            ImageSection::Members => {
+                let mut ledger = view.ledger.write();
+                if !ledger.membership.is_cleared() {
+                    ledger.membership = Membership::loading(true);
+                }
+                ledger.membership.load(chunk)
+            }
+            ImageSection::Withdrawn => {
+                let mut ledger = view.ledger.write();
+                !ledger.membership.is_cleared() && ledger.membership.load(chunk)
+            }
+            ImageSection::Uses => view.ledger.write().load_uses(chunk),
+            ImageSection::Customers => view.ledger.write().load_customers(chunk),
         }
     }
 
@@ -230,10 +246,11 @@ impl FilterState {
             .tables
             .filter
             .finish_filling(image.filled, &image.items);
-        let (held, _) = self.tables.used();
+        let (held_codes, _) = self.tables.used();
         let mut ledger = self.view.ledger.write();
         let mut statistics = self.view.counters.statistics.lock();
         statistics.turn_back(now);
+        let held = ledger.use_sums().map_or(held_codes, |(_, held)| held);
         finished.is_ok()
             && ledger.len() as u64 == redemptions
             && ledger.holds_len() as u64 == held

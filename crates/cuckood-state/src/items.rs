@@ -3,7 +3,7 @@
 use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use crate::domain::{
-    Count, FilterChange, Inserted, ItemOutcome, Meaning, Outcome, Refusal, Removed,
+    Count, FilterChange, Inserted, ItemOutcome, Kind, Meaning, Outcome, Refusal, Removed,
 };
 use cuckood_filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ impl Subject<'_> {
         self.filter.view.require_added_codes()?;
         let inserted = self.filter.tables.insert_many(digests, if_absent);
         let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
-        if revive {
+        self.put_back(digests, &outcomes);
+        if revive && !self.filter.view.spec.supply.has_several_uses() {
             for (outcome, &digest) in outcomes.iter_mut().zip(digests) {
                 if *outcome == ItemOutcome::AlreadyRedeemed {
                     // If the code is in the request twice, it is available again the second time.
@@ -61,41 +62,112 @@ impl Subject<'_> {
         Ok(Outcome::Removed(removed))
     }
 
-    /// Removes items, equivalent to one by one: redeemed codes stay, and the hold of a code is withdrawn. Also returns the items that are
-    /// absent now, whether they were present or not.
+    /// Whether used codes that are removed leave the pool.
+    fn has_withdrawal(&self) -> bool {
+        let view = &self.filter.view;
+        self.shared.has(Meaning::Withdrawal)
+            && view.kind == Kind::Coupon
+            && view.spec.mode == Mode::Strict
+            && !view.spec.supply.is_open_pool()
+    }
+
+    /// Puts used codes that were added again back into the pool.
+    pub(super) fn put_back(&mut self, digests: &[Digest], outcomes: &[ItemOutcome]) {
+        if self.filter.view.ledger.read().membership.is_whole() {
+            return;
+        }
+        let mut ledger = self.filter.view.ledger.write();
+        for (outcome, &digest) in outcomes.iter().zip(digests) {
+            let is_there = match outcome {
+                ItemOutcome::AlreadyPresent | ItemOutcome::AlreadyRedeemed => true,
+                ItemOutcome::Added
+                | ItemOutcome::Saturated
+                | ItemOutcome::Revived
+                | ItemOutcome::Removed
+                | ItemOutcome::Absent
+                | ItemOutcome::Replaced => false,
+            };
+            if is_there && let Some(number) = ledger.member_number(digest) {
+                ledger.membership.join(number);
+            }
+        }
+    }
+
+    /// Takes a used code out of the pool; it stays used. Returns whether it was there.
+    fn withdraw(&mut self, digest: Digest) -> bool {
+        let mut ledger = self.filter.view.ledger.write();
+        let Some(number) = ledger.member_number(digest) else {
+            return false;
+        };
+        let was_member = ledger.membership.contains(number);
+        ledger.membership.leave(number);
+        was_member
+    }
+
+    /// Removes items, equivalent to one by one. Redeemed codes stay, but leave the pool, as do held ones with several uses; the hold of a
+    /// code with one use is withdrawn. Also returns the items that staged tables must not have, whether they were present or not.
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
+        let has_withdrawal = self.has_withdrawal();
+        let keeps_holds = self.filter.view.spec.supply.has_several_uses();
         let states = self.filter.tables.filter.reader().view(0).states(digests);
-        let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
+        // The outcomes of codes that stay.
+        let mut staying = Vec::with_capacity(digests.len());
         let mut leaving = Vec::with_capacity(digests.len());
         let mut held = Vec::new();
         for (state, &digest) in states.iter().zip(digests) {
-            if is_redeemed(state) {
-                continue;
-            }
-            if *state == Some(SlotState::Held) {
-                held.push(digest);
-            }
-            leaving.push(digest);
+            staying.push(match state {
+                Some(SlotState::Redeemed) => {
+                    if has_withdrawal {
+                        self.withdraw(digest);
+                    }
+                    Some(ItemOutcome::AlreadyRedeemed)
+                }
+                Some(SlotState::Held) if keeps_holds => {
+                    let was_member = self.withdraw(digest);
+                    Some(if was_member {
+                        ItemOutcome::Removed
+                    } else {
+                        ItemOutcome::Absent
+                    })
+                }
+                Some(SlotState::Held) => {
+                    held.push(digest);
+                    leaving.push(digest);
+                    None
+                }
+                Some(SlotState::Available) | None => {
+                    leaving.push(digest);
+                    None
+                }
+            });
         }
         let copies = self.filter.tables.filter.remove_many(&leaving, all);
         // Only now: a reader would find a code available whose hold is withdrawn and that is still there.
         for digest in held {
             self.withdraw_hold(digest);
         }
+        let withdrawn = staying
+            .iter()
+            .filter(|staying| **staying == Some(ItemOutcome::Removed))
+            .count() as u64;
         let mut left = copies.iter();
-        let outcomes = states.iter().map(|state| match is_redeemed(state) {
-            true => ItemOutcome::AlreadyRedeemed,
-            false if left.next().is_some_and(|copies| *copies > 0) => ItemOutcome::Removed,
-            false => ItemOutcome::Absent,
+        let outcomes = staying.into_iter().map(|staying| match staying {
+            Some(outcome) => outcome,
+            None if left.next().is_some_and(|copies| *copies > 0) => ItemOutcome::Removed,
+            None => ItemOutcome::Absent,
         });
         let outcomes = outcomes.collect();
-        let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
+        let removed: u64 = copies.iter().map(|copies| u64::from(*copies)).sum();
         self.filter
             .view
             .counters
             .removes
             .fetch_add(removed, Ordering::Relaxed);
+        let removed = removed + withdrawn;
         self.count(Count::Removed, removed);
+        if has_withdrawal {
+            leaving = digests.to_vec();
+        }
         (Removed { outcomes, removed }, leaving)
     }
 
@@ -186,9 +258,12 @@ impl Subject<'_> {
         }
     }
 
-    /// Removes everything but held and redeemed codes.
+    /// Removes everything but held and redeemed codes, which leave the pool.
     pub(super) fn clear(&mut self) -> Outcome {
         let removed = self.filter.tables.filter.clear();
+        if self.has_withdrawal() {
+            self.filter.view.ledger.write().membership.clear();
+        }
         self.filter
             .view
             .counters

@@ -51,4 +51,4 @@ pub use section::{Epoch, Section};
 pub use snapshot::{Export, FrozenFilter, RestoreStateError, Sections, SnapshotParts, enabled_in};
 pub use statistics::FilterStatistics;
 pub use trial::ImportTrial;
-pub use view::{CodeFound, FilterView};
+pub use view::{CodeFound, CodeStatus, CodeUses, CustomerUses, FilterView, LISTED_MAX, LookUpScan};

@@ -6,7 +6,7 @@ use super::catalog::{Catalog, Views};
 use super::discarded::Discarded;
 use super::events::{Events, FreshEvents, History};
 use super::idempotency::Records;
-use super::ledger::{ChangeNumber, Ledger};
+use super::ledger::{ChangeNumber, Ledger, Membership};
 use super::section::Epoch;
 use super::staging::{
     CHANGE_BYTES, ChangeKind, QUEUED_CHANGE_BYTES, QUEUED_CHANGES_MAX, QueuedChange,
@@ -351,6 +351,8 @@ impl FilterState {
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
             totals.records_bytes += staging.changes.len() * QUEUED_CHANGE_BYTES;
+            let membership = staging.membership.as_ref();
+            totals.records_bytes += membership.map_or(0, Membership::memory_bytes);
             totals.staged = 1;
             if is_moving(&staging.tables) {
                 tasks[Task::Move] = Some(AT_ONCE);
@@ -363,8 +365,9 @@ impl FilterState {
             if !self.is_hidden {
                 totals.holds = ledger.holds_len() as u64;
                 let states = tables.filter.counts();
-                totals.codes =
-                    states.map_or_else(StateCounts::default, |states| view.code_counts(states));
+                totals.codes = states.map_or_else(StateCounts::default, |states| {
+                    view.code_counts(states, &ledger)
+                });
             }
             tasks[Task::Expire] = ledger.first_hold();
             tasks[Task::Forget] = ledger.first_ended();
@@ -481,8 +484,8 @@ impl SharedState {
         match profile.kind {
             Kind::Campaign => self.no_redemptions.clone(),
             Kind::Coupon => {
-                let is_open_pool = profile.spec.stock.is_some();
-                let ledger = Ledger::new(epoch, &profile.secret, is_open_pool, last_change);
+                let Profile { secret, spec, .. } = profile;
+                let ledger = Ledger::new(epoch, secret, &spec.supply, last_change);
                 Arc::new(RwLock::new(ledger))
             }
         }
@@ -557,13 +560,20 @@ impl Subject<'_> {
         let repeated = (staging.changes.len() - before) * repeated;
         if staging.changes.len() > QUEUED_CHANGES_MAX {
             self.abort_staging(ImportState::Overtaken);
-        } else if staging.is_catching_up() && staging.repeat(&self.filter.tables, repeated).is_err()
-        {
+            return;
+        }
+        if !staging.is_catching_up() {
+            return;
+        }
+        let ledger = self.filter.view.ledger.read();
+        let repeated = staging.repeat(&self.filter.tables, &ledger, repeated);
+        drop(ledger);
+        if repeated.is_err() {
             self.abort_staging(ImportState::Failed);
         }
     }
 
-    /// Queues an insert for the staged import. Redeemed codes among its items have not changed.
+    /// Queues an insert for the staged import. Before used codes could leave the pool, redeemed codes among its items had not changed.
     pub(super) fn queue_inserted(
         &mut self,
         digests: &[Digest],
@@ -575,19 +585,29 @@ impl Subject<'_> {
         } else {
             ChangeKind::Add
         };
+        let has_withdrawal = self.shared.has(Meaning::Withdrawal);
         let taken = outcomes
             .iter()
             .zip(digests)
-            .filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+            .filter(|(outcome, _)| has_withdrawal || **outcome != ItemOutcome::AlreadyRedeemed);
         self.queue_changes(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
     }
 
     /// Lets the staged tables start to catch up, or start over.
     pub(super) fn begin_catching_up(&mut self) {
+        let has_withdrawal = self.shared.has(Meaning::Withdrawal);
         let Some(staging) = &mut self.filter.staging else {
             return;
         };
+        let was_catching_up = staging.is_catching_up();
         staging.walk = Some(Walk::START);
+        match &mut staging.membership {
+            Some(membership) => membership.clear(),
+            None if has_withdrawal && !was_catching_up => {
+                staging.membership = Some(Membership::none());
+            }
+            None => {}
+        }
         if std::mem::take(&mut staging.cleared) {
             let empty = self.shared.empty_tables(&self.filter.view);
             let replaced = std::mem::replace(&mut staging.tables, empty);
@@ -615,6 +635,7 @@ impl Subject<'_> {
             epoch,
             cleared,
             walk,
+            membership: None,
         }));
     }
 

@@ -4,14 +4,14 @@
 use super::agenda::Task;
 use super::events;
 use super::import_records::record_bytes;
-use super::ledger::Ledger;
+use super::ledger::{KeyedUses, Ledger};
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use super::statistics::FilterStatistics;
 use crate::domain::{
     Command, Ending, FilterId, ImageBegin, ImageBody, ImageChunk, ImageRecord, ImageSection,
-    ImportBegin, ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp,
-    Update,
+    ImportBegin, ImportEnd, ImportLines, ImportMode, Kind, PutLineUp, Raise, Redeem, Target,
+    Timestamp, Update,
 };
 use cuckood_filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -56,6 +56,10 @@ struct Demand {
     changes: u64,
     /// Codes that become held or redeemed.
     uses: u64,
+    /// Those of them that are for a customer.
+    customers: u64,
+    /// Commands after which other used codes are in the pool.
+    withdrawals: u64,
     /// Commands that replace the filter's tables: later ones can't be admitted yet.
     reshapes: u64,
 }
@@ -168,22 +172,22 @@ impl WaitingDemand {
 impl State {
     /// Whether a command gets an existing redemption if it is applied at `at`, before any entry that ends one.
     pub fn repeats(&self, command: &Command, at: Timestamp) -> bool {
-        let Command::Redeem(Redeem {
+        let (Command::Redeem(redeem) | Command::RedeemFor { redeem, .. }) = command else {
+            return false;
+        };
+        let Redeem {
             target: Target(filter),
             digest,
             reference,
             ..
-        }) = command
-        else {
-            return false;
-        };
+        } = redeem;
         let Some(filter) = self.filters.get(filter) else {
             return false;
         };
         let at = at.max(self.shared.now);
         let ledger = filter.view.ledger.read();
         ledger
-            .current(*digest)
+            .current_for(*digest, reference)
             .is_some_and(|current| current.is_under(reference) && !current.has_run_out(at))
     }
 
@@ -201,7 +205,7 @@ fn turning_back(state: &State) -> MemoryNeed {
     let mut need = MemoryNeed::default();
     for filter in state.filters.values() {
         let ended = filter.view.ledger.read().len() as u64;
-        if filter.view.spec.stock.is_none() {
+        if !filter.view.spec.supply.is_open_pool() {
             need += MemoryNeed::other(filter.view.ledger.read().turning_back_bytes());
             continue;
         }
@@ -244,6 +248,12 @@ fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
                 // Ordinals of current redemptions are counted twice until the image is complete.
                 ImageSection::Ordinals => 2 * Ledger::loading_ordinals_bytes(chunk),
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
+                ImageSection::Members | ImageSection::Withdrawn => {
+                    Ledger::loading_ordinals_bytes(chunk)
+                }
+                ImageSection::Uses | ImageSection::Customers => {
+                    Ledger::loading_tallies_bytes(chunk)
+                }
                 ImageSection::Statistics => FilterStatistics::GROWTH_BYTES + chunk.len() as u64,
             };
             MemoryNeed::other(part.chunks.iter().map(bytes).sum())
@@ -262,8 +272,10 @@ fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
         | Command::Replace { .. }
         | Command::Clear { .. }
         | Command::Redeem(_)
+        | Command::RedeemFor { .. }
         | Command::Confirm { .. }
         | Command::Cancel { .. }
+        | Command::Forfeit { .. }
         | Command::ImportBegin(_)
         | Command::ImportLines(_)
         | Command::ImportEnd(_) => MemoryNeed::default(),
@@ -289,6 +301,7 @@ impl FilterState {
             } => {
                 demand.items = digests.0.len() as u64;
                 demand.changes = demand.items * if *revive { 2 } else { 1 };
+                demand.withdrawals = 1;
             }
             // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
             Command::ImportLines(ImportLines {
@@ -298,6 +311,7 @@ impl FilterState {
                 ..
             }) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
+                demand.withdrawals = 1;
                 let items = digests.0.len() as u64;
                 match Staging::is_of(&self.staging, import) {
                     true => demand.staged = items,
@@ -313,20 +327,26 @@ impl FilterState {
                 };
                 // Each item may also end a hold.
                 demand.changes = 2 * items;
+                demand.withdrawals = 1;
             }
             Command::Replace { from, to, .. } => {
                 (demand.items, demand.removes) = (to.0.len() as u64, from.0.len() as u64);
                 demand.changes = demand.items + 2 * demand.removes;
+                demand.withdrawals = 1;
             }
             // It may confirm the hold.
-            Command::Redeem(_) if is_repeated => demand.changes = 2,
-            Command::Redeem(Redeem { reference, .. }) => {
-                need += MemoryNeed::other(Ledger::reference_bytes(reference));
+            Command::Redeem(_) | Command::RedeemFor { .. } if is_repeated => demand.changes = 2,
+            Command::Redeem(redeem) | Command::RedeemFor { redeem, .. } => {
+                need += MemoryNeed::other(Ledger::reference_bytes(&redeem.reference));
                 (demand.changes, demand.uses) = (2, 1);
+                demand.customers = u64::from(matches!(command, Command::RedeemFor { .. }));
+                demand.withdrawals = 1;
                 // In an open pool it adds the code.
-                demand.items = u64::from(self.view.spec.stock.is_some());
+                demand.items = u64::from(self.view.spec.supply.is_open_pool());
             }
-            Command::Confirm { .. } | Command::Cancel { .. } => demand.changes = 2,
+            Command::Confirm { .. } | Command::Cancel { .. } | Command::Forfeit { .. } => {
+                demand.changes = 2;
+            }
             Command::Clear { .. } => {
                 demand.reshapes = 1;
                 need += self.tables.filter.clearing();
@@ -366,6 +386,7 @@ impl FilterState {
                 if let Ending::Whole { warnings, .. } = ending {
                     need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
                     need += self.catching_up(before, u64::from(*entries_max).max(1), holds);
+                    demand.withdrawals = 1;
                 }
             }
             // It changes no item, or it is about no filter that is there.
@@ -406,6 +427,19 @@ impl FilterState {
         let mut need = self.tables.filter.tables().growth(demand.items);
         if demand.uses > 0 {
             need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
+            if self.view.spec.supply.has_several_uses() {
+                need += MemoryNeed::other(KeyedUses::growth_bytes(demand.uses));
+            }
+        }
+        need += MemoryNeed::other(KeyedUses::growth_bytes(demand.customers));
+        if demand.withdrawals > 0 && self.view.kind == Kind::Coupon {
+            let ledger = self.view.ledger.read();
+            let end = ledger.members_end(demand.uses);
+            need += MemoryNeed::other(ledger.membership.growth_bytes(end));
+            let staged = self.staging.as_ref();
+            let staged = staged.and_then(|staging| staging.membership.as_ref());
+            let staged = staged.map_or(0, |membership| membership.growth_bytes(end));
+            need += MemoryNeed::other(staged);
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * QUEUED_CHANGE_BYTES);

@@ -35,6 +35,18 @@ pub(super) const REDEMPTIONS: u64 = 0;
 /// The part of the ledger of an open pool with its ordinals.
 pub(super) const ORDINALS: u64 = 1;
 
+/// The part of a ledger with the exceptions of its membership.
+pub(super) const MEMBERSHIP: u64 = 2;
+
+/// The part of a ledger with the tallies of codes.
+pub(super) const USES: u64 = 3;
+
+/// The part of a ledger with the tallies of customers.
+pub(super) const CUSTOMERS: u64 = 4;
+
+/// The part of an import's queue with the exceptions of the staged membership. Pages have lower numbers.
+pub(super) const STAGED_MEMBERSHIP: u64 = u64::MAX;
+
 /// Replaces the bytes by the next chunk; `false` after the last one.
 pub(super) type SectionChunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 

@@ -7,9 +7,12 @@
 use super::catalog::NamedLineUp;
 use super::idempotency::Records;
 use super::import_records::Imports;
-use super::ledger::{ChangeNumber, Ledger, StoredLedger};
+use super::ledger::{ChangeNumber, Ledger, Membership, StoredLedger, StoredUses};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, STATISTICS, Section, freeze_queue};
+use super::section::{
+    CUSTOMERS, Epoch, MEMBERSHIP, ORDINALS, RECORDS, REDEMPTIONS, STAGED_MEMBERSHIP, STATISTICS,
+    Section, USES, freeze, freeze_queue,
+};
 use super::staging::Staging;
 use super::statistics::FilterStatistics;
 use super::tables::EpochFilter;
@@ -20,10 +23,10 @@ use crate::domain::{
 };
 use crate::frame::{append, encode};
 use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
-use cuckood_filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Secret, Walk};
+use cuckood_filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
@@ -60,8 +63,7 @@ pub struct SnapshotParts {
     pub sections: Vec<Section>,
 }
 
-/// The fields of a head: the state without the parts that have sections or can be derived. From version 2 on, the set of overtaken imports
-/// follows.
+/// The fields of a head: the state without the parts that have sections or can be derived. From version 2 on, a [`LaterHead`] follows.
 #[derive(Serialize, Deserialize)]
 struct SnapshotHead<S> {
     state: S,
@@ -82,6 +84,26 @@ struct StoredFilter {
     statistics: u64,
     staging: Option<StoredStaging>,
     is_hidden: bool,
+    /// What version 1 of entries does not have. It is stored in the [`LaterHead`].
+    #[serde(skip)]
+    later: StoredLater,
+}
+
+/// The fields of a head that version 1 of entries does not have.
+#[derive(Default, Serialize, Deserialize)]
+struct LaterHead {
+    /// The imports that a clear or a replacement has overtaken.
+    overtaken: BTreeSet<ImportId>,
+    /// Of those filters that have any.
+    filters: BTreeMap<FilterId, StoredLater>,
+}
+
+/// The metadata of a filter that version 1 of entries does not have.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+struct StoredLater {
+    ledger: StoredUses,
+    /// The membership of staged tables that catch up: whether it was cleared, and the number of changes of its exceptions.
+    staged: Option<(bool, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -135,10 +157,12 @@ fn read_head<E>(head: &[u8]) -> Result<SnapshotHead<State>, RestoreStateError<E>
     let (mut head, rest) =
         postcard::take_from_bytes::<SnapshotHead<State>>(rest).map_err(RestoreStateError::Head)?;
     if version >= Meaning::OvertakenImports.since() {
-        let overtaken: BTreeSet<ImportId> =
-            postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
+        let mut later: LaterHead = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
         for import in &mut head.imports {
-            import.is_overtaken = overtaken.contains(&import.id);
+            import.is_overtaken = later.overtaken.contains(&import.id);
+        }
+        for filter in &mut head.filters {
+            filter.later = later.filters.remove(&filter.id).unwrap_or_default();
         }
     }
     Ok(head)
@@ -150,7 +174,7 @@ impl State {
         let mut sections = Vec::new();
         let copied = self.shared.copied.clone();
         let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
-        let filters = self
+        let filters: Vec<StoredFilter> = self
             .filters
             .values_mut()
             .map(|filter| filter.freeze(&copied, &mut sections))
@@ -168,6 +192,14 @@ impl State {
             .filter(|import| import.is_overtaken)
             .map(|import| import.id.clone())
             .collect();
+        let none = StoredLater::default();
+        let with_later = filters.iter().filter(|filter| filter.later != none);
+        let later = LaterHead {
+            overtaken,
+            filters: with_later
+                .map(|filter| (filter.id, filter.later.clone()))
+                .collect(),
+        };
         let line_ups = self
             .shared
             .catalog
@@ -185,7 +217,7 @@ impl State {
         let version = self.shared.format.min(understood_version());
         let mut head = encode(&(version, head));
         if version >= Meaning::OvertakenImports.since() {
-            append(&overtaken, &mut head);
+            append(&later, &mut head);
         }
         SnapshotParts { head, sections }
     }
@@ -212,10 +244,21 @@ impl EpochFilter {
 impl FilterState {
     fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredFilter {
         let is_coupon = self.view.kind == Kind::Coupon;
-        let ledger = is_coupon.then(|| self.view.ledger.write().freeze(copied, sections));
+        let mut later = StoredLater::default();
+        let ledger = is_coupon.then(|| {
+            let mut ledger = self.view.ledger.write();
+            later.ledger = ledger.freeze_uses(copied, sections);
+            ledger.freeze(copied, sections)
+        });
         let (tables, image) = self.tables.freeze(copied, sections);
         let staging = self.staging.as_mut().map(|staging| {
             let epoch = staging.epoch;
+            later.staged = staging.membership.as_mut().map(|membership| {
+                let id = SectionId::new(epoch, STAGED_MEMBERSHIP);
+                let pages = &mut membership.exceptions().pages;
+                let changes = freeze(id, pages, copied, sections);
+                (membership.is_cleared(), changes)
+            });
             StoredStaging {
                 import: staging.import.clone(),
                 tables: staging.tables.freeze(copied, sections),
@@ -244,6 +287,7 @@ impl FilterState {
             statistics,
             staging,
             is_hidden,
+            later,
         }
     }
 }
@@ -281,6 +325,7 @@ impl Export {
             tables,
             ledger,
             statistics,
+            later,
             ..
         }: StoredFilter,
     ) -> Self {
@@ -294,9 +339,25 @@ impl Export {
             let ordinals = ledger
                 .ordinals_changes
                 .map(|_| (ImageSection::Ordinals, id(ORDINALS)));
-            ordinals
-                .into_iter()
-                .chain([(ImageSection::Redemptions, id(REDEMPTIONS))])
+            let membership = later.ledger.membership.map(|(is_cleared, _)| {
+                let section = if is_cleared {
+                    ImageSection::Members
+                } else {
+                    ImageSection::Withdrawn
+                };
+                (section, id(MEMBERSHIP))
+            });
+            let uses = later.ledger.uses.map(|_| (ImageSection::Uses, id(USES)));
+            let customers = later.ledger.customers;
+            let customers = customers.map(|_| (ImageSection::Customers, id(CUSTOMERS)));
+            let sections = [
+                ordinals,
+                membership,
+                uses,
+                customers,
+                Some((ImageSection::Redemptions, id(REDEMPTIONS))),
+            ];
+            sections.into_iter().flatten()
         });
         let statistics = (statistics > 0)
             .then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));
@@ -391,18 +452,20 @@ fn restore_filter<S: Sections>(
         statistics: changes,
         staging,
         is_hidden,
+        later,
     } = image;
     let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
         (Kind::Coupon, Some(ledger)) => {
             let last_change = ChangeNumber(head.last_change);
-            Arc::new(RwLock::new(restore_ledger(
-                &ledger,
+            let empty = Ledger::new(
+                ledger.epoch,
                 &head.profile.secret,
+                &head.profile.spec.supply,
                 last_change,
-                is_hidden,
-                sections,
-            )?))
+            );
+            let restored = restore_ledger(empty, &ledger, &later.ledger, is_hidden, sections)?;
+            Arc::new(RwLock::new(restored))
         }
         (Kind::Campaign, Some(_)) | (Kind::Coupon, None) => {
             return Err(RestoreStateError::Damaged(
@@ -413,7 +476,7 @@ fn restore_filter<S: Sections>(
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
     let tables = restore_tables(epoch, &head.tables, &head.profile.spec, filled, sections)?;
     let staging = staging
-        .map(|staging| restore_staging(staging, &head.profile.spec, sections))
+        .map(|staging| restore_staging(staging, later.staged, &head.profile.spec, sections))
         .transpose()?;
     let mut statistics = FilterStatistics {
         latest: head.latest,
@@ -465,14 +528,15 @@ fn restore_filter<S: Sections>(
 }
 
 fn restore_ledger<S: Sections>(
+    mut ledger: Ledger,
     image: &StoredLedger,
-    secret: &Secret,
-    last_change: ChangeNumber,
+    later: &StoredUses,
     is_loading: bool,
     sections: &mut S,
 ) -> Restored<Ledger, S> {
+    let restoring_bytes = image.restoring_bytes() + later.restoring_bytes(image.redemptions);
     sections
-        .reserve(image.restoring_bytes())
+        .reserve(restoring_bytes)
         .map_err(RestoreStateError::Load)?;
     let &StoredLedger {
         epoch,
@@ -480,12 +544,27 @@ fn restore_ledger<S: Sections>(
         ordinals_changes,
         ..
     } = image;
-    let mut ledger = Ledger::new(epoch, secret, ordinals_changes.is_some(), last_change);
     let unreadable = "a ledger can't be read";
-    let ordinals = SectionId::new(epoch, ORDINALS);
+    let id = |part| SectionId::new(epoch, part);
     if ordinals_changes.is_some() {
-        load_chunks(sections, ordinals, unreadable, |chunk| {
+        load_chunks(sections, id(ORDINALS), unreadable, |chunk| {
             ledger.load_ordinals(chunk)
+        })?;
+    }
+    if let Some((is_cleared, _)) = later.membership {
+        ledger.membership = Membership::loading(is_cleared);
+        load_chunks(sections, id(MEMBERSHIP), unreadable, |chunk| {
+            ledger.membership.load(chunk)
+        })?;
+    }
+    if later.uses.is_some() {
+        load_chunks(sections, id(USES), unreadable, |chunk| {
+            ledger.restore_uses(chunk)
+        })?;
+    }
+    if later.customers.is_some() {
+        load_chunks(sections, id(CUSTOMERS), unreadable, |chunk| {
+            ledger.restore_customers(chunk)
         })?;
     }
     let redemptions = SectionId::new(epoch, REDEMPTIONS);
@@ -494,6 +573,7 @@ fn restore_ledger<S: Sections>(
     })?;
     let is_sound = ledger.finish_restoring();
     ledger.resume(changes, ordinals_changes);
+    ledger.resume_uses(later);
     let is_complete = is_sound && (is_loading || ledger.finish_loading());
     is_complete
         .then_some(ledger)
@@ -502,6 +582,7 @@ fn restore_ledger<S: Sections>(
 
 fn restore_staging<S: Sections>(
     image: StoredStaging,
+    membership: Option<(bool, u64)>,
     spec: &Spec,
     sections: &mut S,
 ) -> Restored<Staging, S> {
@@ -515,7 +596,19 @@ fn restore_staging<S: Sections>(
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
     let changes = restore_queue(epoch, extent, sections)?;
+    let membership = match membership {
+        None => None,
+        Some((is_cleared, changes)) => {
+            let mut membership = Membership::loading(is_cleared);
+            let id = SectionId::new(epoch, STAGED_MEMBERSHIP);
+            let unreadable = "a staged pool can't be read";
+            load_chunks(sections, id, unreadable, |chunk| membership.load(chunk))?;
+            membership.exceptions().pages.changes = changes;
+            Some(membership)
+        }
+    };
     let staging = Staging {
+        membership,
         import,
         tables,
         changes,

@@ -5,13 +5,17 @@
 //! bounded part of that work. Later changes are queued too, now including those of a code's state. When nothing is left to do, the tables
 //! are swapped.
 //!
-//! So a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload was complete: even if it
-//! is cancelled before the swap, at any progress of the staged tables. One that was cancelled earlier is removed unless the upload contains
-//! it.
+//! A used code stays used after the swap. When its use ends, it is in the pool if the upload or a later add has it. The staged tables have a
+//! [`Membership`] for that, and follow every change of a use at once: only adds and removes are queued.
+//!
+//! Before version 2 of entries a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload
+//! was complete: even if it is cancelled before the swap, at any progress of the staged tables. One that was cancelled earlier is removed
+//! unless the upload contains it. Then the staged tables have no membership.
 //!
 //! A refused command leaves no change in the queue. One that changed nothing, because the item was already present or absent, does: on the
 //! staged tables it may make a difference.
 
+use super::ledger::{Ledger, Membership};
 use super::section::Epoch;
 use super::tables::EpochFilter;
 use crate::domain::ImportId;
@@ -57,7 +61,7 @@ pub(super) enum ChangeKind {
     Remove,
     /// All copies were removed.
     RemoveAll,
-    /// A code was held, redeemed or cancelled.
+    /// A code was held, redeemed or cancelled; only without a membership.
     State,
 }
 
@@ -79,6 +83,8 @@ pub(super) struct Staging {
     pub(super) cleared: bool,
     /// Once the upload is complete: the progress of copying held and redeemed codes.
     pub(super) walk: Option<Walk>,
+    /// From then on: which used codes are in the staged pool.
+    pub(super) membership: Option<Membership>,
 }
 
 /// Whether a code is held or redeemed.
@@ -108,10 +114,15 @@ impl Staging {
 
     /// Copies held and redeemed codes from the live tables, then repeats changes, at most `entries_max` of each. Returns whether the staged
     /// tables have caught up.
-    pub(super) fn catch_up(&mut self, live: &EpochFilter, entries_max: u64) -> Result<bool, Full> {
+    pub(super) fn catch_up(
+        &mut self,
+        live: &EpochFilter,
+        ledger: &Ledger,
+        entries_max: u64,
+    ) -> Result<bool, Full> {
         let entries_max = entries_max.max(1);
-        let walked = self.copy_used(live, entries_max)?;
-        self.repeat(live, entries_max)?;
+        let walked = self.copy_used(live, ledger, entries_max)?;
+        self.repeat(live, ledger, entries_max)?;
         if !walked || !self.changes.is_empty() {
             return Ok(false);
         }
@@ -124,7 +135,12 @@ impl Staging {
     }
 
     /// Copies more held and redeemed codes. Returns whether the walk is complete.
-    fn copy_used(&mut self, live: &EpochFilter, entries_max: u64) -> Result<bool, Full> {
+    fn copy_used(
+        &mut self,
+        live: &EpochFilter,
+        ledger: &Ledger,
+        entries_max: u64,
+    ) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else {
             return Ok(false);
         };
@@ -142,14 +158,86 @@ impl Staging {
             buckets += walked;
             at_end = walked == 0;
         }
-        found
-            .into_iter()
-            .try_for_each(|(digest, state)| self.tables.filter.put(digest, state))?;
+        for (digest, state) in found {
+            match &mut self.membership {
+                None => self.tables.filter.put(digest, state)?,
+                Some(_) => self.follow(digest, ledger.member_number(digest), Some(state))?,
+            }
+        }
         Ok(at_end)
     }
 
+    /// Follows the use of a code in the live tables: `used` is its state there if it is used, and `number` its number in the membership.
+    /// Without a membership, nothing happens.
+    pub(super) fn follow(
+        &mut self,
+        digest: Digest,
+        number: Option<u32>,
+        used: Option<SlotState>,
+    ) -> Result<(), Full> {
+        let Some(membership) = &mut self.membership else {
+            return Ok(());
+        };
+        let filter = &mut self.tables.filter;
+        match (used, filter.state(digest)) {
+            (Some(state), Some(SlotState::Available)) => {
+                filter.set_state(digest, state);
+                number
+                    .into_iter()
+                    .for_each(|number| membership.join(number));
+            }
+            (Some(state), Some(SlotState::Held | SlotState::Redeemed)) => {
+                filter.set_state(digest, state);
+            }
+            // Neither the upload nor a later add has it.
+            (Some(state), None) => {
+                filter.put(digest, state)?;
+                number
+                    .into_iter()
+                    .for_each(|number| membership.leave(number));
+            }
+            (None, Some(SlotState::Held | SlotState::Redeemed)) => {
+                if number.is_some_and(|number| membership.contains(number)) {
+                    filter.set_state(digest, SlotState::Available);
+                } else {
+                    filter.remove(digest);
+                }
+            }
+            (None, Some(SlotState::Available) | None) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds or removes those of these codes that are used in the staged tables, and returns the others. Without a membership, returns all.
+    fn take_used(&mut self, changes: Vec<QueuedChange>, ledger: &Ledger) -> Vec<QueuedChange> {
+        let Some(membership) = &mut self.membership else {
+            return changes;
+        };
+        let mut others = Vec::with_capacity(changes.len());
+        for change in changes {
+            if !is_used(self.tables.filter.state(change.digest)) {
+                others.push(change);
+                continue;
+            }
+            let Some(number) = ledger.member_number(change.digest) else {
+                continue;
+            };
+            match change.kind {
+                ChangeKind::Add | ChangeKind::AddIfAbsent => membership.join(number),
+                ChangeKind::Remove | ChangeKind::RemoveAll => membership.leave(number),
+                ChangeKind::State => {}
+            }
+        }
+        others
+    }
+
     /// Repeats the oldest changes of the queue, at most `changes_max`.
-    pub(super) fn repeat(&mut self, live: &EpochFilter, changes_max: u64) -> Result<(), Full> {
+    pub(super) fn repeat(
+        &mut self,
+        live: &EpochFilter,
+        ledger: &Ledger,
+        changes_max: u64,
+    ) -> Result<(), Full> {
         let mut left = changes_max;
         while left > 0 && !self.changes.is_empty() {
             // Those of one kind in a row are repeated together.
@@ -162,16 +250,18 @@ impl Staging {
                 self.changes.pop();
                 left -= 1;
             }
+            let run = self.take_used(run, ledger);
+            let live = self.membership.is_none().then_some(live);
             repeat_all(&mut self.tables, live, &run)?;
         }
         Ok(())
     }
 }
 
-/// Repeats changes, all of one kind.
+/// Repeats changes, all of one kind. `live` are the live tables if uses are queued, too.
 fn repeat_all(
     tables: &mut EpochFilter,
-    live: &EpochFilter,
+    live: Option<&EpochFilter>,
     changes: &[QueuedChange],
 ) -> Result<(), Full> {
     let Some(QueuedChange { kind, .. }) = changes.first() else {
@@ -185,14 +275,14 @@ fn repeat_all(
         ChangeKind::Remove | ChangeKind::RemoveAll => {
             for &QueuedChange { digest, .. } in changes {
                 // If the code has been added again since, and is held or redeemed by now, it stays as in the live tables.
-                if !is_used(live.filter.state(digest)) {
+                if !live.is_some_and(|live| is_used(live.filter.state(digest))) {
                     while tables.filter.remove(digest) && *kind == ChangeKind::RemoveAll {}
                 }
             }
         }
         ChangeKind::State => {
             for &QueuedChange { digest, .. } in changes {
-                match live.filter.state(digest) {
+                match live.and_then(|live| live.filter.state(digest)) {
                     // Or it was used while the staged tables caught up. Whether they had copied it by then makes no difference.
                     Some(state)
                         if is_used(Some(state)) || tables.filter.state(digest).is_none() =>

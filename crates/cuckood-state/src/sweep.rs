@@ -164,11 +164,12 @@ impl Subject<'_> {
         let redemptions = ledger.amend(|redemption| moved_to_present(redemption, now));
         let mut again: Vec<RedemptionId> = Vec::new();
         for (id, digest) in ended_too_soon {
-            let is_free = match (
-                self.filter.tables.filter.state(digest),
-                self.filter.view.spec.stock,
-            ) {
+            let supply = &self.filter.view.spec.supply;
+            let taken = ledger.tally(digest).map_or(0, |tally| tally.taken);
+            let is_last_use = taken.saturating_add(1) >= supply.uses;
+            let is_free = match (self.filter.tables.filter.state(digest), supply.stock) {
                 (Some(SlotState::Available), _) => true,
+                (None, Some(stock)) if ledger.taken() < stock && !is_last_use => true,
                 (None, Some(stock)) if ledger.taken() < stock => {
                     let is_added = self
                         .filter
@@ -204,7 +205,9 @@ impl Subject<'_> {
             self.change_view(|view| view.profile.created_at = now);
         }
         for redemption in &again {
-            self.set_code(redemption.digest, SlotState::Held, 0);
+            if let Some(state) = self.state_of_use(redemption.digest, SlotState::Held) {
+                self.set_code(redemption.digest, state, 0);
+            }
             if self.shared.events.next() - first_event < REVIVED_EVENTS_MAX {
                 self.record_redemption(redemption, RedemptionStep::HeldAgain);
             }

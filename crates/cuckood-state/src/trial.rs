@@ -82,6 +82,7 @@ impl ImportTrial {
                 .describe(self.now)
                 .stats
                 .codes
+                .states
                 .is_some_and(|codes| codes.held + codes.redeemed > 0)
     }
 
@@ -108,7 +109,8 @@ impl ImportTrial {
         live.map(|live| live.walk(&mut walk, u64::MAX, copy));
         copied.map_err(|Full| Refusal::FilterFull)?;
         let stats = self.view.describe(self.now).stats;
-        let before = stats.codes.map_or(stats.items, |codes| codes.available);
+        let before = stats.codes.states;
+        let before = before.map_or(stats.items, |codes| codes.available);
         import
             .guards
             .allow_swap(before, self.tables.available())

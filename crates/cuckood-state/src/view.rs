@@ -1,11 +1,11 @@
 //! A campaign or coupon as requests see it while the writer changes it. Look-ups in its tables take no lock.
 
-use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery};
+use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery, RedemptionView};
 use super::statistics::FilterStatistics;
 use crate::domain::{
-    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, LocalDays,
-    Profile, Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats,
-    Timestamp, Unit, Unusable, WindowPosition,
+    ALGORITHM, ChangeCounts, CodeStats, Description, FilterHead, FilterId, ForgetStepStats, Kind,
+    LocalDays, Profile, Raise, Redemption, RedemptionId, RedemptionStatus, Reference, Refusal,
+    Spec, Stats, Timestamp, Unit, Unusable, UseCounts, WindowPosition,
 };
 use cuckood_filter::{
     self, Digest, FilterImage, FilterStats, Growth, LayoutError, Mode, Reader, SlotState,
@@ -22,6 +22,12 @@ const SCANNED_MAX: usize = 1_000;
 /// The most codes that are looked up while the writer waits for the ledger.
 const LOOKUPS_MAX: usize = 1_000;
 
+/// Maximum number of redemptions that a lookup lists for a code or a customer.
+pub const LISTED_MAX: usize = 64;
+
+/// Maximum number of redemptions that a lookup scans for codes and customers that have more than an index lists.
+const CROWDED_SCANNED_MAX: usize = 100_000;
+
 /// The current status of a code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CodeFound {
@@ -33,6 +39,64 @@ pub enum CodeFound {
     Held(Redemption),
     /// It has been redeemed. Once the retention of its redemption has passed, that is missing.
     Redeemed(Option<Redemption>),
+}
+
+/// A lookup of codes or customers: when, and how many redemptions it may still scan for those that have more than an index lists.
+#[derive(Debug)]
+pub struct LookUpScan {
+    now: Timestamp,
+    left: usize,
+}
+
+impl LookUpScan {
+    /// A lookup at `now`.
+    pub fn at(now: Timestamp) -> Self {
+        let left = CROWDED_SCANNED_MAX;
+        Self { now, left }
+    }
+
+    /// Number of holds that have run out.
+    fn run_out(&self, redemptions: &[Redemption]) -> u32 {
+        let run_out = redemptions
+            .iter()
+            .filter(|found| found.has_run_out(self.now));
+        run_out.count() as u32
+    }
+}
+
+/// The status of a code with several uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CodeStatus {
+    /// It was never added, or it was removed.
+    Absent,
+    /// It has a use left.
+    Available,
+    /// No use is left, but some are held.
+    Held,
+    /// All uses are redeemed.
+    Redeemed,
+}
+
+/// A code with several uses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CodeUses {
+    /// Its status.
+    pub status: CodeStatus,
+    /// Uses that are taken.
+    pub taken: u32,
+    /// Those of them that are held.
+    pub held: u32,
+    /// The held or redeemed ones, the latest first, up to [`LISTED_MAX`].
+    pub redemptions: Vec<Redemption>,
+}
+
+/// A customer of a coupon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CustomerUses {
+    /// Its uses. If they are limited, those whose retention is over count, too.
+    pub taken: u64,
+    /// The held or redeemed ones, the latest first, up to [`LISTED_MAX`].
+    pub redemptions: Vec<Redemption>,
 }
 
 /// Counts of changes to the items of a filter since its creation.
@@ -97,12 +161,17 @@ impl FilterView {
         Ok(self.secret.digest(&normalized))
     }
 
+    /// Returns the digest of a customer of this coupon, whose name is used exactly as given.
+    pub fn customer_digest(&self, customer: &str) -> Digest {
+        self.secret.digest(customer.as_bytes())
+    }
+
     /// In a campaign: whether it has the user, whatever its window. In a coupon: whether the code may be redeemed at `now`, because the
     /// coupon is active and the code is available, or its hold has run out. In an open pool a code is available that is not there, as
     /// long as the stock allows another one.
     #[inline]
     pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
-        if self.spec.stock.is_some() {
+        if self.spec.supply.is_open_pool() {
             return self.admits(&[digest], now) == [true];
         }
         self.answers(now)
@@ -113,7 +182,7 @@ impl FilterView {
 
     /// [`Self::contains`] for a list; `out` is cleared first.
     pub fn contains_many(&self, digests: &[Digest], now: Timestamp, out: &mut Vec<bool>) {
-        if self.spec.stock.is_some() {
+        if self.spec.supply.is_open_pool() {
             *out = self.admits(digests, now);
         } else if self.answers(now) {
             self.tables_at(now)
@@ -128,7 +197,7 @@ impl FilterView {
 
     /// Which codes an open pool would take at `now`.
     fn admits(&self, digests: &[Digest], now: Timestamp) -> Vec<bool> {
-        let stock = self.spec.stock.unwrap_or(0);
+        let stock = self.spec.supply.stock.unwrap_or(0);
         if !self.answers(now) || !self.ledger.read().has_room(stock, now) {
             return vec![false; digests.len()];
         }
@@ -140,7 +209,7 @@ impl FilterView {
 
     /// Whether its items are codes that must not be guessed. In an open pool any code is as good as another.
     pub fn has_secret_codes(&self) -> bool {
-        self.kind == Kind::Coupon && self.spec.stock.is_none()
+        self.kind == Kind::Coupon && !self.spec.supply.is_open_pool()
     }
 
     /// Whether a rejected add reveals that one of its codes was absent: the codes are secret, and the filter can be full.
@@ -196,6 +265,130 @@ impl FilterView {
         Some(found)
     }
 
+    /// Returns the uses of codes with several uses, ignoring the window.
+    pub fn look_up_uses(&self, digests: &[Digest], scan: &mut LookUpScan) -> Vec<CodeUses> {
+        let found = digests.iter().map(|digest| self.uses_of(*digest, scan));
+        found.collect()
+    }
+
+    fn uses_of(&self, digest: Digest, scan: &mut LookUpScan) -> CodeUses {
+        let ledger = self.ledger.read();
+        let is_absent = self.is_absent(&ledger, digest);
+        let tally = ledger.tally(digest);
+        let standing = ledger.standing_of_code(digest);
+        drop(ledger);
+        let is_of = |found: RedemptionView<'_>| found.digest() == digest;
+        let standing = standing.unwrap_or_else(|| self.latest_standing(scan, is_of));
+        let run_out = scan.run_out(&standing);
+        let taken = tally.map_or(0, |tally| tally.taken).saturating_sub(run_out);
+        let held = tally.map_or(0, |tally| tally.held).saturating_sub(run_out);
+        let status = if is_absent {
+            CodeStatus::Absent
+        } else if taken < self.spec.supply.uses {
+            CodeStatus::Available
+        } else if held > 0 {
+            CodeStatus::Held
+        } else {
+            CodeStatus::Redeemed
+        };
+        CodeUses {
+            status,
+            taken,
+            held,
+            redemptions: self.listed(standing, scan.now),
+        }
+    }
+
+    /// Whether a code with several uses was never added, or was removed. In an open pool: whether no use of it is taken.
+    fn is_absent(&self, ledger: &Ledger, digest: Digest) -> bool {
+        let is_there = self.reader.view(0).state(digest).is_some();
+        let is_used = self.spec.supply.is_open_pool() && ledger.tally(digest).is_some();
+        !is_there && !is_used
+    }
+
+    /// Counts the codes with several uses that were never added, or were removed.
+    pub fn absent_codes(&self, digests: &[Digest]) -> usize {
+        let ledger = self.ledger.read();
+        let absent = digests
+            .iter()
+            .filter(|digest| self.is_absent(&ledger, **digest));
+        absent.count()
+    }
+
+    /// Returns the uses of customers.
+    pub fn look_up_customers(
+        &self,
+        customers: &[Digest],
+        scan: &mut LookUpScan,
+    ) -> Vec<CustomerUses> {
+        let found = customers
+            .iter()
+            .map(|customer| self.uses_of_customer(*customer, scan));
+        found.collect()
+    }
+
+    fn uses_of_customer(&self, customer: Digest, scan: &mut LookUpScan) -> CustomerUses {
+        let ledger = self.ledger.read();
+        let tally = ledger.customer_tally(customer);
+        let standing = ledger.standing_of_customer(customer);
+        drop(ledger);
+        let is_of = |found: RedemptionView<'_>| found.customer() == Some(customer);
+        let standing = standing.unwrap_or_else(|| self.latest_standing(scan, is_of));
+        let run_out = scan.run_out(&standing);
+        let redemptions = self.listed(standing, scan.now);
+        let taken = match tally {
+            Some(tally) => u64::from(tally.taken.saturating_sub(run_out)),
+            None => redemptions.len() as u64,
+        };
+        CustomerUses { taken, redemptions }
+    }
+
+    /// Counts the customers of whom nothing is known.
+    pub fn absent_customers(&self, customers: &[Digest]) -> usize {
+        let ledger = self.ledger.read();
+        let is_absent = |customer: &&Digest| {
+            let standing = ledger.standing_of_customer(**customer);
+            ledger.customer_tally(**customer).is_none()
+                && standing.is_some_and(|standing| standing.is_empty())
+        };
+        customers.iter().filter(is_absent).count()
+    }
+
+    /// Those of the held or redeemed redemptions that readers see at `now`.
+    fn listed(&self, standing: Vec<Redemption>, now: Timestamp) -> Vec<Redemption> {
+        let seen = standing
+            .into_iter()
+            .filter_map(|found| self.seen_at(found, now));
+        seen.filter(Redemption::stands).take(LISTED_MAX).collect()
+    }
+
+    /// The latest held or redeemed redemptions of a code or customer that has too many for an index, as far as the lookup may scan. The
+    /// writer need not wait long for the ledger.
+    fn latest_standing(
+        &self,
+        scan: &mut LookUpScan,
+        is_of: impl Fn(RedemptionView<'_>) -> bool,
+    ) -> Vec<Redemption> {
+        let mut found = Vec::new();
+        let mut before = ChangeNumber(u64::MAX);
+        while scan.left > 0 && found.len() < LISTED_MAX {
+            let ledger = self.ledger.read();
+            let mut at_end = true;
+            for redemption in ledger.latest(before).take(SCANNED_MAX.min(scan.left)) {
+                at_end = false;
+                scan.left -= 1;
+                before = redemption.change();
+                if redemption.stands() && is_of(redemption) {
+                    found.push(redemption.unpack());
+                }
+            }
+            if at_end {
+                break;
+            }
+        }
+        found
+    }
+
     fn answers(&self, now: Timestamp) -> bool {
         self.kind == Kind::Campaign || self.window.contains(now)
     }
@@ -204,6 +397,11 @@ impl FilterView {
         match state {
             SlotState::Redeemed => false,
             SlotState::Available => true,
+            SlotState::Held if self.spec.supply.has_several_uses() => {
+                let standing = self.ledger.read().standing_of_code(digest);
+                let mut standing = standing.into_iter().flatten();
+                standing.any(|redemption| redemption.has_run_out(now))
+            }
             SlotState::Held => self
                 .ledger
                 .read()
@@ -251,10 +449,14 @@ impl FilterView {
     }
 
     /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.
-    pub(super) fn code_counts(&self, states: StateCounts) -> StateCounts {
-        let left = |stock: u64| stock.saturating_sub(states.held + states.redeemed);
+    pub(super) fn code_counts(&self, states: StateCounts, ledger: &Ledger) -> StateCounts {
+        let used = match ledger.use_sums() {
+            Some((taken, _)) => taken,
+            None => states.held + states.redeemed,
+        };
+        let left = |stock: u64| stock.saturating_sub(used);
         StateCounts {
-            available: self.spec.stock.map_or(states.available, left),
+            available: self.spec.supply.stock.map_or(states.available, left),
             ..states
         }
     }
@@ -269,13 +471,22 @@ impl FilterView {
             copies_max,
             steps,
         } = self.tables_at(now).stats();
+        let ledger = self.ledger.read();
+        let codes = CodeStats {
+            states: states.map(|states| self.code_counts(states, &ledger)),
+            uses: ledger.use_sums().map(|(taken, held)| UseCounts {
+                held,
+                redeemed: taken - held,
+            }),
+        };
+        drop(ledger);
         let stats = Stats {
             items,
             memory_bytes,
             segments,
             adds: self.counters.adds.load(Ordering::Relaxed),
             removes: self.counters.removes.load(Ordering::Relaxed),
-            codes: states.map(|states| self.code_counts(states)),
+            codes,
             copies_max,
             steps: self.step_stats(&steps),
         };
@@ -340,10 +551,10 @@ impl FilterView {
         let Spec {
             growth,
             capacity,
-            stock: present,
+            supply,
             ..
         } = self.spec;
-        if present.is_none() {
+        if !supply.is_open_pool() {
             return Err(Refusal::NoStock);
         }
         if growth == Growth::Fixed && stock > capacity {
@@ -354,7 +565,7 @@ impl FilterView {
 
     /// Rejects a change of the codes of an open pool, which has those alone that are in use.
     pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
-        if self.spec.stock.is_some() {
+        if self.spec.supply.is_open_pool() {
             Err(Refusal::RequiresAddedCodes)
         } else {
             Ok(())
@@ -382,18 +593,21 @@ impl FilterView {
         &self,
         digest: Digest,
         reference: &Reference,
+        customer: Option<Digest>,
         logged: Timestamp,
         now: Timestamp,
     ) -> Option<Refusal> {
+        let supply = &self.spec.supply;
         if self.spec.mode == Mode::Compact {
             return None;
         }
         let state = self.reader.view(0).state(digest);
-        if state.is_none() && self.spec.stock.is_none() {
+        // Of several uses, some may be left after the code was removed.
+        if state.is_none() && !supply.is_open_pool() && !supply.has_several_uses() {
             return Some(Refusal::CodeUnknown);
         }
         let ledger = self.ledger.read();
-        let current = ledger.current(digest);
+        let current = ledger.current_for(digest, reference);
         // The same reference gets its redemption again, and a hold that has run out is ended.
         if current.is_some_and(|current| current.is_under(reference) || current.has_run_out(now)) {
             return None;
@@ -401,20 +615,29 @@ impl FilterView {
         // Only an entry makes the end of the window final: a clock may be set back.
         let is_inactive = self.window.position(now) == WindowPosition::Before
             || self.window.position(logged) == WindowPosition::After;
-        match (state, self.spec.stock) {
+        if supply.per_customer.is_some() && customer.is_none() {
+            return None;
+        }
+        // Expired holds free uses.
+        let is_none_overdue = ledger.overdue(now).is_none();
+        let is_at_limit = |customer| ledger.is_at_limit(customer);
+        match (state, supply.stock) {
+            (None, None) => Some(Refusal::CodeUnknown),
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
+            (Some(SlotState::Held), _) if supply.has_several_uses() => {
+                is_none_overdue.then_some(Refusal::CodeHeld)
+            }
             (Some(SlotState::Held), _) => current
                 .filter(|current| current.status() == RedemptionStatus::Held)
                 .map(|_| Refusal::CodeHeld),
             (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => {
                 Some(Refusal::OutsideWindow)
             }
-            // Expired holds free stock.
-            (None, Some(stock)) if ledger.taken() >= stock && ledger.overdue(now).is_none() => {
-                let is_active = self.window.contains(logged) && self.window.contains(now);
-                is_active.then_some(Refusal::SoldOut)
-            }
-            _ => None,
+            _ if !is_none_overdue => None,
+            _ if !self.window.contains(logged) || !self.window.contains(now) => None,
+            _ if customer.is_some_and(is_at_limit) => Some(Refusal::CustomerLimit),
+            (None, Some(stock)) if ledger.taken() >= stock => Some(Refusal::SoldOut),
+            (Some(SlotState::Available), _) | (None, Some(_)) => None,
         }
     }
 }

@@ -5,10 +5,13 @@ use crate::http::response::Problem;
 use cuckood_filter::{Growth, Mode, SegmentStats};
 use cuckood_state::FilterView;
 use cuckood_state::domain::annotations::LABEL_VALUE_BYTES_MAX;
-use cuckood_state::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
+use cuckood_state::domain::spec::{
+    FORGET_STEPS_DEFAULT, STOCK_MAX, USES_MAX, parse_time, write_time,
+};
 use cuckood_state::domain::{
     Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind,
-    LabelChanges, LabelValue, Labels, Normalization, Sizing, Spec, Timestamp, Title, Window,
+    LabelChanges, LabelValue, Labels, Normalization, Sizing, Spec, Supply, Timestamp, Title,
+    UseCounts, Window,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -166,6 +169,12 @@ pub(crate) struct CouponSpec {
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
+    /// How often each code can be used, under different references; 1 by default. Strict only. It can't change.
+    #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
+    uses: Option<u32>,
+    /// How many uses one customer can have; no limit by default. Redemptions then must have a `customer`. Strict only. It can't change.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    per_customer: Option<u32>,
     /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     title: Option<Title>,
@@ -178,7 +187,52 @@ pub(crate) struct RequestedSpec {
     /// The fields of both kinds, and those of campaigns.
     common: CampaignSpec,
     ignore_case: Option<bool>,
+    supply: RequestedSupply,
+}
+
+/// The supply of a coupon as it is asked for.
+#[derive(Clone, Copy, Default)]
+struct RequestedSupply {
     stock: Option<u64>,
+    uses: Option<u32>,
+    per_customer: Option<u32>,
+}
+
+impl RequestedSupply {
+    fn resolve(self) -> Supply {
+        Supply {
+            stock: self.stock,
+            uses: self.uses.unwrap_or(Supply::default().uses),
+            per_customer: self.per_customer,
+        }
+    }
+
+    /// What is wrong with its fields, by name.
+    fn faults(
+        self,
+        is_strict: bool,
+        fixed_capacity: Option<u64>,
+    ) -> [(&'static str, Option<&'static str>); 3] {
+        let is_number_of_uses = |uses: u32| (1..=USES_MAX).contains(&uses);
+        let of_uses = |uses: Option<u32>| match uses {
+            Some(_) if !is_strict => Some("a compact coupon does not count uses"),
+            Some(uses) if !is_number_of_uses(uses) => Some("expected 1 to 1000000"),
+            Some(_) | None => None,
+        };
+        let stock = match self.stock {
+            Some(_) if !is_strict => Some("an open pool is strict"),
+            Some(stock) if !(1..=STOCK_MAX).contains(&stock) => Some("expected 1 to 4294967296"),
+            Some(stock) if fixed_capacity.is_some_and(|capacity| stock > capacity) => {
+                Some("growth is fixed, and it is more than the capacity")
+            }
+            Some(_) | None => None,
+        };
+        [
+            ("stock", stock),
+            ("uses", of_uses(self.uses)),
+            ("per_customer", of_uses(self.per_customer)),
+        ]
+    }
 }
 
 impl From<CampaignSpec> for RequestedSpec {
@@ -186,7 +240,7 @@ impl From<CampaignSpec> for RequestedSpec {
         Self {
             common,
             ignore_case: None,
-            stock: None,
+            supply: RequestedSupply::default(),
         }
     }
 }
@@ -209,7 +263,11 @@ impl From<CouponSpec> for RequestedSpec {
         Self {
             common,
             ignore_case: coupon.ignore_case,
-            stock: coupon.stock,
+            supply: RequestedSupply {
+                stock: coupon.stock,
+                uses: coupon.uses,
+                per_customer: coupon.per_customer,
+            },
         }
     }
 }
@@ -223,7 +281,7 @@ impl RequestedSpec {
         let Self {
             common,
             ignore_case,
-            stock,
+            supply,
         } = self;
         let CampaignSpec {
             capacity,
@@ -244,14 +302,7 @@ impl RequestedSpec {
         let has_rate = error_rate.is_some();
         let has_layout = layout.is_some();
         let has_nothing_to_choose = "a strict filter has neither an error rate nor a layout";
-        let stock_fault = stock.and_then(|stock| match () {
-            () if !is_strict => Some("an open pool is strict"),
-            () if !(1..=STOCK_MAX).contains(&stock) => Some("expected 1 to 4294967296"),
-            () if growth == Growth::Fixed && stock > capacity => {
-                Some("growth is fixed, and it is more than the capacity")
-            }
-            () => None,
-        });
+        let fixed_capacity = (growth == Growth::Fixed).then_some(capacity);
         let mut faults = Faults::default();
         for (field, is_wrong, detail) in [
             ("error_rate", is_strict && has_rate, has_nothing_to_choose),
@@ -267,11 +318,6 @@ impl RequestedSpec {
                 "give either normalize or ignore_case",
             ),
             (
-                "stock",
-                stock_fault.is_some(),
-                stock_fault.unwrap_or_default(),
-            ),
-            (
                 "forget_steps",
                 steps.is_some() && after.is_none(),
                 "only with forget_after",
@@ -283,6 +329,11 @@ impl RequestedSpec {
             ),
         ] {
             if is_wrong {
+                faults.note(|| format!("/{field}"), detail);
+            }
+        }
+        for (field, fault) in supply.faults(is_strict, fixed_capacity) {
+            if let Some(detail) = fault {
                 faults.note(|| format!("/{field}"), detail);
             }
         }
@@ -328,7 +379,7 @@ impl RequestedSpec {
             growth,
             sizing,
             normalization: normalization(normalize, ignore_case).unwrap_or(unspecified),
-            stock,
+            supply: supply.resolve(),
             forget,
         };
         Ok((
@@ -502,8 +553,12 @@ pub(crate) struct FilterResponse {
     /// Compact filters created with `layout`.
     layout: Option<LayoutBody>,
     normalize: Normalize,
-    /// Open pools only: the maximum number of held and redeemed codes.
+    /// Open pools only: the maximum number of held and redeemed codes, or of all their uses.
     stock: Option<u64>,
+    /// Strict coupons only: how often each code can be used.
+    uses: Option<u32>,
+    /// How many uses one customer can have, if that is limited.
+    per_customer: Option<u32>,
     /// Campaigns that forget: the minimum lifetime of a copy.
     #[schema(example = "7d")]
     forget_after: Option<String>,
@@ -548,10 +603,12 @@ struct StatsResponse {
     copies_max: u32,
     /// Coupons only: available codes; in an open pool, the remaining stock.
     available: Option<u64>,
-    /// Coupons only: codes that are held.
+    /// Coupons only: codes that are held. Of codes with several uses, those of which no use is left, and some are held.
     held: Option<u64>,
-    /// Coupons only: codes that are redeemed.
+    /// Coupons only: codes that are redeemed. Of codes with several uses, those whose uses are all redeemed.
     redeemed: Option<u64>,
+    /// Coupons whose codes have several uses: those that are taken, over all codes.
+    uses: Option<UseCounts>,
     /// Campaigns that forget: users by the step in which they were added, oldest first.
     steps: Option<Vec<ForgetStepStats>>,
 }
@@ -600,9 +657,10 @@ impl FilterResponse {
         };
         let segments: Vec<Segment> = stats.segments.iter().map(Segment::from).collect();
         // A compact filter has no redeemed codes: they are removed from it.
-        let (available, held, redeemed) = stats.codes.map_or((stats.items, 0, 0), |codes| {
+        let (available, held, redeemed) = stats.codes.states.map_or((stats.items, 0, 0), |codes| {
             (codes.available, codes.held, codes.redeemed)
         });
+        let counts_uses = kind == Kind::Coupon && spec.mode == Mode::Strict;
         let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
         Self {
             name: name.to_string(),
@@ -612,7 +670,9 @@ impl FilterResponse {
             growth: spec.growth,
             layout,
             normalize: spec.normalization.into(),
-            stock: spec.stock,
+            stock: spec.supply.stock,
+            uses: counts_uses.then_some(spec.supply.uses),
+            per_customer: spec.supply.per_customer,
             forget_after: spec.forget.map(|forget| write_time(forget.after_seconds())),
             forget_steps: spec.forget.map(|forget| forget.steps()),
             starts_at: window.starts_at,
@@ -634,6 +694,7 @@ impl FilterResponse {
                 available: of_coupon(available),
                 held: of_coupon(held),
                 redeemed: of_coupon(redeemed),
+                uses: stats.codes.uses,
                 steps: spec.forget.map(|_| stats.steps),
             },
         }

@@ -208,7 +208,7 @@ async fn import(
         None => ImportId::drawn(random()),
     };
     let format = format(&request, &query)?;
-    if view.spec.stock.is_some() {
+    if view.spec.supply.is_open_pool() {
         return Err(Code::RequiresAddedCodes.into());
     }
     let is_foreign = |name: &Name| call.caller.require_name(name.as_str()).is_err();

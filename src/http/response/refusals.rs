@@ -6,6 +6,7 @@ use crate::budget::UsedUp;
 use crate::engine::{EngineStatus, EventsError, SubmitError};
 use cuckood_filter::LayoutError;
 use cuckood_state::domain::annotations::LABELS_MAX;
+use cuckood_state::domain::redemption::CUSTOMER_BYTES_MAX;
 use cuckood_state::domain::{Kind, Refusal};
 use std::time::Duration;
 
@@ -28,6 +29,11 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::CodeUnknown => Code::CodeUnknown.into(),
         Refusal::CodeRedeemed => Code::CodeRedeemed.into(),
         Refusal::CodeHeld => Code::CodeHeld.into(),
+        Refusal::CustomerLimit => Code::CustomerLimit.into(),
+        Refusal::CustomerRequired => Problem::invalid_at(
+            "/customer",
+            format!("expected a string of 1 to {CUSTOMER_BYTES_MAX} bytes"),
+        ),
         Refusal::HoldExpired => Code::HoldExpired.into(),
         Refusal::RedemptionCancelled => Code::RedemptionCancelled.into(),
         Refusal::RedemptionNotFound => Code::RedemptionNotFound.into(),

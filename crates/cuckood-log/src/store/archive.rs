@@ -8,7 +8,9 @@
 use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest};
-use cuckood_state::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
+use cuckood_state::domain::{
+    FORMAT_FIRST, FORMAT_VERSION, ImageBody, ImageFault, ImageRecord, SectionId,
+};
 use cuckood_state::frame::{FRAME_BYTES, Frame, FrameFormat, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -22,13 +24,16 @@ use std::path::Path;
 const BACKUP: FrameFormat = FrameFormat {
     magic: *b"ckar",
     version: 1,
+    oldest: 1,
     payload_max: MANIFEST_BYTES_MAX + 1,
 };
 
-/// Each frame becomes a command, which must not be longer than 64 KiB.
+/// Each frame becomes a command, which must not be longer than 64 KiB. The version is that of the entries that were enabled where the image
+/// was made.
 const IMAGE: FrameFormat = FrameFormat {
     magic: *b"ckim",
-    version: 1,
+    version: FORMAT_VERSION,
+    oldest: FORMAT_FIRST,
     payload_max: 60 << 10,
 };
 
@@ -116,9 +121,12 @@ impl ArchiveWriter {
         self.seal(BACKUP, piece, matches!(piece, BackupPiece::End))
     }
 
-    /// Returns the record of an image with this content. The head must be the first, the end the last.
-    pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
-        self.seal(IMAGE, body, matches!(body, ImageBody::End { .. }))
+    /// Returns the record of an image with this content, made where entries of this version are enabled. The head must be the first, the end
+    /// the last.
+    pub fn record(&mut self, version: u16, body: &ImageBody) -> Vec<u8> {
+        let version = version.clamp(IMAGE.oldest, IMAGE.version);
+        let format = FrameFormat { version, ..IMAGE };
+        self.seal(format, body, matches!(body, ImageBody::End { .. }))
     }
 
     fn seal(&mut self, format: FrameFormat, content: &impl Serialize, is_end: bool) -> Vec<u8> {
@@ -276,6 +284,7 @@ fn image_record_of(frame: Frame<'_>) -> Result<ImageRecord, ImageFault> {
         before: frame.before,
         checksum: frame.checksum,
         body,
+        version: frame.version,
     })
 }
 
@@ -336,7 +345,7 @@ mod tests {
         let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
         parts
             .chain([ImageBody::End { redemptions: 7 }])
-            .flat_map(|body| writer.record(&body))
+            .flat_map(|body| writer.record(FORMAT_FIRST, &body))
             .collect()
     }
 

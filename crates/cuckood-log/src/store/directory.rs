@@ -295,6 +295,7 @@ pub fn boot_id() -> u128 {
 const CLOCK: frame::FrameFormat = frame::FrameFormat {
     magic: *b"ckcl",
     version: 1,
+    oldest: 1,
     payload_max: 64,
 };
 

@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 const FORMAT: FrameFormat = FrameFormat {
     magic: *b"ckev",
     version: 1,
+    oldest: 1,
     payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES,
 };
 

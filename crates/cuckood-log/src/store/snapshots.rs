@@ -35,6 +35,7 @@ pub(super) const MANIFEST_BYTES_MAX: usize = 1 << 30;
 const MANIFEST: FrameFormat = FrameFormat {
     magic: *b"ckmf",
     version: 1,
+    oldest: 1,
     payload_max: MANIFEST_BYTES_MAX,
 };
 

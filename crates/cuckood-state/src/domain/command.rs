@@ -2,8 +2,8 @@
 
 use super::{
     AnnotationsChange, Digests, Ending, FORMAT_FIRST, FilterHead, FilterId, Guards, ImageBody,
-    ImageRecord, ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId,
-    Reference, Spec, Timestamp, UploadId, Window,
+    ImageRecord, ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Meaning, Name,
+    RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
 };
 use cuckood_filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -154,6 +154,20 @@ pub enum Command {
     Enable {
         /// The version.
         version: u16,
+    },
+    /// Redeem a code for a customer, or hold it.
+    RedeemFor {
+        /// The code.
+        redeem: Redeem,
+        /// The customer.
+        customer: Digest,
+    },
+    /// Cancel a redemption. Its use stays taken, as if it were redeemed.
+    Forfeit {
+        /// The coupon.
+        target: Target,
+        /// The redemption.
+        redemption: RedemptionId,
     },
 }
 
@@ -325,6 +339,8 @@ impl Command {
             }
             Command::ImageAbandon { .. } => ("image abandon", None, true, 0),
             Command::Enable { .. } => ("enable", None, false, 0),
+            Command::RedeemFor { redeem, .. } => ("redeem", Some(redeem.target), false, 0),
+            Command::Forfeit { target, .. } => ("forfeit", Some(*target), false, 0),
         }
     }
 
@@ -352,6 +368,7 @@ impl Command {
             | Command::Clear { .. }
             | Command::Confirm { .. }
             | Command::Cancel { .. }
+            | Command::Forfeit { .. }
             | Command::ImageAbandon { .. } => true,
             Command::ImportEnd(ImportEnd { ending, .. }) => !matches!(ending, Ending::Whole { .. }),
             Command::Configure(_)
@@ -368,6 +385,7 @@ impl Command {
             | Command::Restored { .. }
             | Command::ImageBegin(_)
             | Command::ImageRecord { .. }
+            | Command::RedeemFor { .. }
             | Command::Enable { .. } => false,
         }
     }
@@ -377,6 +395,8 @@ impl Command {
         match self {
             Command::Create { kind, spec, .. } => spec.version(*kind),
             Command::ImageBegin(ImageBegin { kind, head, .. }) => head.profile.spec.version(*kind),
+            Command::RedeemFor { .. } | Command::Forfeit { .. } => Meaning::Uses.since(),
+            Command::ImageRecord { record, .. } => record.version.max(FORMAT_FIRST),
             Command::Configure(_)
             | Command::Update(_)
             | Command::Delete { .. }
@@ -395,7 +415,6 @@ impl Command {
             | Command::PutLineUp(_)
             | Command::DeleteLineUp { .. }
             | Command::Restored { .. }
-            | Command::ImageRecord { .. }
             | Command::ImageAbandon { .. }
             | Command::Enable { .. } => FORMAT_FIRST,
         }
@@ -431,6 +450,8 @@ impl Command {
             | Command::Restored { .. }
             | Command::ImageRecord { .. }
             | Command::ImageAbandon { .. }
+            | Command::RedeemFor { .. }
+            | Command::Forfeit { .. }
             | Command::Enable { .. } => 0,
         }
     }

@@ -147,6 +147,10 @@ pub enum RedemptionStep {
     Expired,
     /// Its hold had expired by a wrong clock only, and is active again.
     HeldAgain,
+    /// It was cancelled, and its code did not become available by that.
+    CancelledUnreleased,
+    /// Its hold expired, and its code did not become available by that.
+    ExpiredUnreleased,
 }
 
 #[cfg(test)]

@@ -70,6 +70,14 @@ pub enum ImageSection {
     Redemptions,
     /// The counts of earlier days and hours.
     Statistics,
+    /// The used codes that are not in the pool, if all others are.
+    Withdrawn,
+    /// The used codes that are in the pool, if no other is.
+    Members,
+    /// How often each code is used, if codes have several uses.
+    Uses,
+    /// How often each customer has used codes, if that is limited.
+    Customers,
 }
 
 /// A part of an image: the next chunks of a section, as a snapshot has them.
@@ -111,6 +119,10 @@ pub struct ImageRecord {
     pub checksum: u128,
     /// Its content.
     pub body: ImageBody,
+    /// The version of entries that was enabled where the image was made, if it was just read. No earlier version may be enabled where it is
+    /// logged. The log does not have it.
+    #[serde(skip)]
+    pub version: u16,
 }
 
 /// The reason to reject an image.

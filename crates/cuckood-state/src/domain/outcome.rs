@@ -20,9 +20,9 @@ pub enum Refusal {
     TooManyFilters,
     /// The coupon has no such code.
     CodeUnknown,
-    /// The code was redeemed under another reference.
+    /// All uses of the code are redeemed, under other references.
     CodeRedeemed,
-    /// The code is held under another reference.
+    /// All uses of the code are held or redeemed, under other references, and some are held.
     CodeHeld,
     /// The hold expired before it was confirmed.
     HoldExpired,
@@ -87,6 +87,10 @@ pub enum Refusal {
     ImageNotFound,
     /// The image is rejected, and its upload dropped.
     ImageDamaged(ImageFault),
+    /// Redemptions of the coupon have a customer.
+    CustomerRequired,
+    /// The customer has as many uses as one can have.
+    CustomerLimit,
 }
 
 /// The result of applying a command.

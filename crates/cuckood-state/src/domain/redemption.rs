@@ -35,6 +35,9 @@ impl FromStr for RedemptionId {
     }
 }
 
+/// The longest name of a customer, in bytes.
+pub const CUSTOMER_BYTES_MAX: usize = 512;
+
 text_type! {
     /// The caller's own id of a redemption, such as an order number: 1 to 128 bytes, stored as given.
     Reference, "a reference of 1 to 128 bytes", |text| (1..=REFERENCE_BYTES_MAX).contains(&text.len())
@@ -50,9 +53,9 @@ pub enum RedemptionStatus {
     Held,
     /// The code is redeemed.
     Redeemed,
-    /// The redemption was cancelled; the code is available again.
+    /// The redemption was cancelled. The code is available again, unless `released` is false.
     Cancelled,
-    /// The hold expired; the code is available again.
+    /// The hold expired. The code is available again, unless `released` is false.
     Expired,
 }
 
@@ -75,12 +78,83 @@ pub struct Redemption {
     pub expires_at: Option<Timestamp>,
     /// When its code was redeemed; retained if it is cancelled later.
     pub redeemed_at: Option<Timestamp>,
+    /// What not every redemption has.
+    pub details: RedemptionDetails,
+}
+
+/// What not every redemption has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "DetailsTag", into = "DetailsTag")]
+pub struct RedemptionDetails {
     /// In an open pool: its number, which no other redemption has while this one is held or redeemed. Kept when it ends.
     pub ordinal: Option<u64>,
+    /// The digest of the customer, if the request named one.
+    pub customer: Option<Digest>,
+    /// It ended, and its code did not become available by that.
+    pub is_unreleased: bool,
+}
+
+/// The details as they are encoded. Version 1 of entries has the first two, with the bytes of an `Option<u64>`.
+#[derive(Serialize, Deserialize)]
+enum DetailsTag {
+    None,
+    Ordinal(u64),
+    More {
+        ordinal: Option<u64>,
+        customer: Option<Digest>,
+        is_unreleased: bool,
+    },
+}
+
+impl From<DetailsTag> for RedemptionDetails {
+    fn from(tag: DetailsTag) -> Self {
+        match tag {
+            DetailsTag::None => Self::default(),
+            DetailsTag::Ordinal(ordinal) => Self {
+                ordinal: Some(ordinal),
+                ..Self::default()
+            },
+            DetailsTag::More {
+                ordinal,
+                customer,
+                is_unreleased,
+            } => Self {
+                ordinal,
+                customer,
+                is_unreleased,
+            },
+        }
+    }
+}
+
+impl From<RedemptionDetails> for DetailsTag {
+    fn from(details: RedemptionDetails) -> Self {
+        match details {
+            RedemptionDetails {
+                ordinal: None,
+                customer: None,
+                is_unreleased: false,
+            } => Self::None,
+            RedemptionDetails {
+                ordinal: Some(ordinal),
+                customer: None,
+                is_unreleased: false,
+            } => Self::Ordinal(ordinal),
+            RedemptionDetails {
+                ordinal,
+                customer,
+                is_unreleased,
+            } => Self::More {
+                ordinal,
+                customer,
+                is_unreleased,
+            },
+        }
+    }
 }
 
 impl Redemption {
-    /// Whether it is held or redeemed: then no other redemption of its code is.
+    /// Whether it is held or redeemed. No other redemption of its code is, or none under its reference if codes have several uses.
     pub fn stands(&self) -> bool {
         matches!(
             self.status,

@@ -12,6 +12,9 @@ use thiserror::Error;
 /// The most codes of an open pool that can be held or redeemed.
 pub const STOCK_MAX: u64 = 1 << 32;
 
+/// The most uses of a code, and the most that one customer can have.
+pub const USES_MAX: u32 = 1_000_000;
+
 /// How the layout of a filter's first table was chosen.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Sizing {
@@ -43,11 +46,116 @@ pub struct Spec {
     pub sizing: Sizing,
     /// Which spellings are the same item.
     pub normalization: Normalization,
-    /// The coupon is an open pool: any code may be redeemed once, and at most this many are held or redeemed at any moment. The number may
-    /// change, but whether the pool is open may not.
-    pub stock: Option<u64>,
+    /// How often codes can be used.
+    pub supply: Supply,
     /// Compact campaigns: when it forgets its users, if it does.
     pub forget: Option<Forget>,
+}
+
+/// How often the codes of a coupon can be used: each one, by each customer, and all together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(from = "SupplyTag", into = "SupplyTag")]
+pub struct Supply {
+    /// The coupon is an open pool: codes need not be added, and at most this many uses are held or redeemed at any moment. The number may
+    /// change, but whether the pool is open may not.
+    pub stock: Option<u64>,
+    /// How often a code can be used.
+    pub uses: u32,
+    /// How often one customer can use codes of the coupon. Redemptions then have a customer.
+    pub per_customer: Option<u32>,
+}
+
+/// A supply as it is encoded. Version 1 of entries has the first two, with the bytes of an `Option<u64>`.
+#[derive(Serialize, Deserialize)]
+enum SupplyTag {
+    Codes,
+    Stock(u64),
+    Limits {
+        stock: Option<u64>,
+        uses: u32,
+        per_customer: Option<u32>,
+    },
+}
+
+impl Default for Supply {
+    fn default() -> Self {
+        Self {
+            stock: None,
+            uses: 1,
+            per_customer: None,
+        }
+    }
+}
+
+impl From<SupplyTag> for Supply {
+    fn from(tag: SupplyTag) -> Self {
+        match tag {
+            SupplyTag::Codes => Self::default(),
+            SupplyTag::Stock(stock) => Self::of_stock(stock),
+            SupplyTag::Limits {
+                stock,
+                uses,
+                per_customer,
+            } => Self {
+                stock,
+                uses,
+                per_customer,
+            },
+        }
+    }
+}
+
+impl From<Supply> for SupplyTag {
+    fn from(supply: Supply) -> Self {
+        let Supply {
+            stock,
+            uses,
+            per_customer,
+        } = supply;
+        match (stock, supply.has_limits()) {
+            (None, false) => Self::Codes,
+            (Some(stock), false) => Self::Stock(stock),
+            (_, true) => Self::Limits {
+                stock,
+                uses,
+                per_customer,
+            },
+        }
+    }
+}
+
+impl Supply {
+    /// An open pool whose codes have one use.
+    pub fn of_stock(stock: u64) -> Self {
+        Self {
+            stock: Some(stock),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the coupon is an open pool.
+    pub fn is_open_pool(&self) -> bool {
+        self.stock.is_some()
+    }
+
+    /// Whether a code can be used several times.
+    pub fn has_several_uses(&self) -> bool {
+        self.uses > 1
+    }
+
+    /// Whether it says more than the stock: version 1 of entries can't express that.
+    fn has_limits(&self) -> bool {
+        self.uses != 1 || self.per_customer.is_some()
+    }
+
+    /// Whether the numbers are in range.
+    fn is_possible(&self) -> bool {
+        let is_number_of_uses = |uses: u32| (1..=USES_MAX).contains(&uses);
+        self.stock
+            .is_none_or(|stock| (1..=STOCK_MAX).contains(&stock))
+            && is_number_of_uses(self.uses)
+            && self.per_customer.is_none_or(is_number_of_uses)
+    }
 }
 
 impl Spec {
@@ -86,11 +194,16 @@ impl Spec {
 
     /// Replaces the rule of normalization by that of a new filter of this kind.
     pub fn resolve_normalization(&mut self, kind: Kind) {
-        self.normalization = self.normalization.resolved(kind, self.stock.is_some());
+        self.normalization = self
+            .normalization
+            .resolved(kind, self.supply.is_open_pool());
     }
 
     /// Returns the version of entries that can express a filter of this kind.
     pub fn version(&self, kind: Kind) -> u16 {
+        if self.supply.has_limits() {
+            return Meaning::Uses.since();
+        }
         match (self.normalization, kind) {
             (Normalization::Exact, _) | (Normalization::Ascii, Kind::Coupon) => FORMAT_FIRST,
             (Normalization::Ascii, Kind::Campaign)
@@ -134,7 +247,7 @@ impl Spec {
             growth: _,
             sizing,
             normalization: _,
-            stock,
+            supply,
             forget,
         } = self;
         let is_compact = *mode == Mode::Compact;
@@ -162,8 +275,8 @@ impl Spec {
         });
         (1..=CAPACITY_MAX).contains(capacity)
             && sizing_fits
-            && (kind == Kind::Coupon || stock.is_none())
-            && stock.is_none_or(|stock| !is_compact && (1..=STOCK_MAX).contains(&stock))
+            && (*supply == Supply::default() || kind == Kind::Coupon && !is_compact)
+            && supply.is_possible()
             && layout.check(*mode).is_ok()
             && steps_fit
     }
@@ -229,12 +342,66 @@ pub struct Stats {
     pub adds: u64,
     /// Items removed since its creation.
     pub removes: u64,
-    /// Strict filters: number of codes in each state.
-    pub codes: Option<StateCounts>,
+    /// Strict filters: number of codes in each state, and of their uses.
+    pub codes: CodeStats,
     /// The most copies of one item that it can count.
     pub copies_max: u32,
     /// If it forgets: the steps that have items, oldest first.
     pub steps: Vec<ForgetStepStats>,
+}
+
+/// How many codes and uses of a coupon are in each state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "CodeStatsTag", into = "CodeStatsTag")]
+pub struct CodeStats {
+    /// Codes; `None` for a compact filter. In an open pool, the available ones are the rest of the stock.
+    pub states: Option<StateCounts>,
+    /// Uses, if codes have several.
+    pub uses: Option<UseCounts>,
+}
+
+/// Counts of codes as they are encoded. Version 1 of entries has the first two, with the bytes of an `Option<StateCounts>`.
+#[derive(Serialize, Deserialize)]
+enum CodeStatsTag {
+    None,
+    States(StateCounts),
+    Uses(Option<StateCounts>, UseCounts),
+}
+
+/// Uses of codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
+pub struct UseCounts {
+    /// Held ones.
+    pub held: u64,
+    /// Redeemed ones, even if the retention of their redemption is over.
+    pub redeemed: u64,
+}
+
+impl From<CodeStatsTag> for CodeStats {
+    fn from(tag: CodeStatsTag) -> Self {
+        match tag {
+            CodeStatsTag::None => Self::default(),
+            CodeStatsTag::States(states) => Self {
+                states: Some(states),
+                uses: None,
+            },
+            CodeStatsTag::Uses(states, uses) => Self {
+                states,
+                uses: Some(uses),
+            },
+        }
+    }
+}
+
+impl From<CodeStats> for CodeStatsTag {
+    fn from(stats: CodeStats) -> Self {
+        match (stats.states, stats.uses) {
+            (None, None) => Self::None,
+            (Some(states), None) => Self::States(states),
+            (states, Some(uses)) => Self::Uses(states, uses),
+        }
+    }
 }
 
 impl Stats {
@@ -312,7 +479,12 @@ impl Profile {
             (own.mode != others.mode, "mode"),
             (own.growth != others.growth, "growth"),
             (is_spelled_differently, "normalize"),
-            (own.stock != others.stock, "stock"),
+            (own.supply.stock != others.supply.stock, "stock"),
+            (own.supply.uses != others.supply.uses, "uses"),
+            (
+                own.supply.per_customer != others.supply.per_customer,
+                "per_customer",
+            ),
             (after(own) != after(others), "forget_after"),
             (steps, "forget_steps"),
             (is_sized, if are_rates { "error_rate" } else { "layout" }),
@@ -495,7 +667,7 @@ mod tests {
             let adds = 0;
             let removes = 0;
             let copies_max = 8;
-            let codes = None;
+            let codes = CodeStats::default();
             let steps = Vec::new();
             Stats {
                 items,

@@ -36,6 +36,11 @@ pub enum Meaning {
     OvertakenImports,
     /// Statistics have the hours of 36 days instead of 48 hours ([`HourRetention`](super::HourRetention)).
     HoursForLocalDays,
+    /// A held or redeemed code that is removed, cleared, or absent from a replacement leaves the pool. It does not come back when its use
+    /// ends.
+    Withdrawal,
+    /// Codes may have several uses, and redemptions customers. A redemption may be cancelled without its use.
+    Uses,
     /// A filter may have any [`Normalization`](super::Normalization); before, coupons alone, and exact or ASCII.
     Spellings,
 }
@@ -48,6 +53,8 @@ impl Meaning {
             | Meaning::PacedGrowth
             | Meaning::OvertakenImports
             | Meaning::HoursForLocalDays
+            | Meaning::Withdrawal
+            | Meaning::Uses
             | Meaning::Spellings => 2,
         }
     }

@@ -3,13 +3,15 @@
 //! A snapshot has each redemption as postcard encodes a [`LedgerEntry`]; in memory it takes half of that type's size:
 //!
 //! ```text
-//! flags u8  ID [16]  digest u64  change u64  reference: length u8, bytes  times (varints)  ordinal (varint)     (little-endian)
+//! flags u8  ID [16]  digest u64  change u64  reference: length u8, bytes  times (varints)  ordinal (varint)  customer u64
 //! ```
 //!
-//! Times are relative to the last change, which usually is the time in its position.
+//! Integers are little-endian. Times are relative to the last change, which usually is the time in its position.
 
 use super::order::{ChangeNumber, OrderedEntries};
-use crate::domain::{Redemption, RedemptionId, RedemptionStatus, Reference, Timestamp};
+use crate::domain::{
+    Redemption, RedemptionDetails, RedemptionId, RedemptionStatus, Reference, Timestamp,
+};
 use crate::frame::{append, take};
 use crate::paged::{Page, Slab, SlabPage};
 use cuckood_filter::Digest;
@@ -50,6 +52,11 @@ const HAS_ORDINAL: u8 = 1 << 3;
 const IS_REDEEMED: u8 = 1 << 4;
 /// Its code was redeemed at another time than that of its last change, which follows.
 const HAS_REDEEMED_AT: u8 = 1 << 5;
+const HAS_CUSTOMER: u8 = 1 << 6;
+const IS_UNRELEASED: u8 = 1 << 7;
+
+/// Bytes of the digest of a customer.
+const CUSTOMER_BYTES: usize = size_of::<u64>();
 
 /// A redemption, as a snapshot stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,12 +71,12 @@ pub(super) struct LedgerEntry {
 pub struct RedemptionView<'a>(&'a [u8]);
 
 /// The fields of a packed redemption that have no fixed place.
-struct PackedTimes {
+struct PackedRest {
     changed_at: Timestamp,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
     redeemed_at: Option<Timestamp>,
-    ordinal: Option<u64>,
+    details: RedemptionDetails,
 }
 
 /// 64 slots, each with a packed redemption or free. It is small without its bytes: a snapshot starts with a visit to each.
@@ -135,8 +142,14 @@ impl LedgerEntry {
         if redemption.expires_at.is_some() {
             flags |= HAS_EXPIRY;
         }
-        if redemption.ordinal.is_some() {
+        if redemption.details.ordinal.is_some() {
             flags |= HAS_ORDINAL;
+        }
+        if redemption.details.customer.is_some() {
+            flags |= HAS_CUSTOMER;
+        }
+        if redemption.details.is_unreleased {
+            flags |= IS_UNRELEASED;
         }
         if let Some(at) = redemption.redeemed_at {
             flags |= IS_REDEEMED;
@@ -169,8 +182,11 @@ impl LedgerEntry {
         {
             put_distance(changed_at, at.0, &mut out);
         }
-        if let Some(ordinal) = redemption.ordinal {
+        if let Some(ordinal) = redemption.details.ordinal {
             put_varint(ordinal, &mut out);
+        }
+        if let Some(customer) = redemption.details.customer {
+            out.extend_from_slice(&customer.0.to_le_bytes());
         }
         out
     }
@@ -207,7 +223,8 @@ impl<'a> RedemptionView<'a> {
         Digest(self.word(DIGEST))
     }
 
-    pub(super) fn change(self) -> ChangeNumber {
+    /// The position of its last change.
+    pub fn change(self) -> ChangeNumber {
         ChangeNumber(self.word(CHANGE))
     }
 
@@ -233,7 +250,7 @@ impl<'a> RedemptionView<'a> {
         }
     }
 
-    fn times(self) -> PackedTimes {
+    fn rest(self) -> PackedRest {
         let mut rest = &self.0[self.times_start()..];
         let changed_at = take_distance(self.change().time(), &mut rest);
         let created_at = take_distance(changed_at, &mut rest);
@@ -243,19 +260,31 @@ impl<'a> RedemptionView<'a> {
         };
         let expires_at = distant(HAS_EXPIRY);
         let redeemed_at = distant(HAS_REDEEMED_AT);
-        PackedTimes {
+        let ordinal = self.has(HAS_ORDINAL).then(|| take_varint(&mut rest));
+        let details = RedemptionDetails {
+            ordinal,
+            customer: self.customer(),
+            is_unreleased: self.has(IS_UNRELEASED),
+        };
+        PackedRest {
             changed_at: Timestamp(changed_at),
             created_at: Timestamp(created_at),
             expires_at,
             redeemed_at: redeemed_at.or(self.has(IS_REDEEMED).then_some(Timestamp(changed_at))),
-            ordinal: self.has(HAS_ORDINAL).then(|| take_varint(&mut rest)),
+            details,
         }
+    }
+
+    /// The digest of its customer.
+    pub fn customer(self) -> Option<Digest> {
+        let bytes = self.0.last_chunk().filter(|_| self.has(HAS_CUSTOMER))?;
+        Some(Digest(u64::from_le_bytes(*bytes)))
     }
 
     /// When it expires; `None` unless it is a hold.
     pub(super) fn held_until(self) -> Option<Timestamp> {
         match self.status() {
-            RedemptionStatus::Held => self.times().expires_at,
+            RedemptionStatus::Held => self.rest().expires_at,
             RedemptionStatus::Redeemed
             | RedemptionStatus::Cancelled
             | RedemptionStatus::Expired => None,
@@ -275,7 +304,7 @@ impl<'a> RedemptionView<'a> {
 
     /// In an open pool: its number.
     pub(super) fn ordinal(self) -> Option<u64> {
-        self.times().ordinal
+        self.rest().details.ordinal
     }
 
     /// Whether it is no hold, and changed last at the time of its position.
@@ -285,7 +314,7 @@ impl<'a> RedemptionView<'a> {
 
     /// Returns the redemption.
     pub fn unpack(self) -> Redemption {
-        let times = self.times();
+        let rest = self.rest();
         let reference = str::from_utf8(self.reference_bytes()).map(Reference::new);
         Redemption {
             id: self.id(),
@@ -294,11 +323,11 @@ impl<'a> RedemptionView<'a> {
                 .expect("it was packed as UTF-8")
                 .expect("it was packed as a reference"),
             status: self.status(),
-            created_at: times.created_at,
-            changed_at: times.changed_at,
-            expires_at: times.expires_at,
-            redeemed_at: times.redeemed_at,
-            ordinal: times.ordinal,
+            created_at: rest.created_at,
+            changed_at: rest.changed_at,
+            expires_at: rest.expires_at,
+            redeemed_at: rest.redeemed_at,
+            details: rest.details,
         }
     }
 
@@ -418,7 +447,7 @@ impl Block {
 
     /// Maximum memory that this many new redemptions need, in bytes, without their references.
     pub(super) fn growth_bytes(redemptions: u64) -> u64 {
-        let each = packed_bytes((HEAD_BYTES + 5 * VARINT_BYTES) as u64);
+        let each = packed_bytes((HEAD_BYTES + 5 * VARINT_BYTES + CUSTOMER_BYTES) as u64);
         let blocks = redemptions.div_ceil(SLOTS as u64);
         let block_bytes = BLOCK_BYTES + packed_bytes(ENDS_BYTES as u64);
         redemptions

@@ -1,6 +1,6 @@
 //! The ledger of a coupon: its redemptions, found by id, by code, by reference, by their last change, or by when they are due.
 //!
-//! At most one redemption of a code is held or redeemed: the code's **current** one. An ended redemption is retained for the retention
+//! At most one redemption of a code is held or redeemed, or one under each reference if codes have several uses: a **current** one. An ended redemption is retained for the retention
 //! time, so that a repeated confirm or cancel is still answered.
 //!
 //! Redemptions are packed in [blocks](block), which alone are part of a snapshot. All else is derived from them: indexes, which find slots
@@ -8,20 +8,26 @@
 //! kilobytes, however many there are.
 //!
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
-//! code stays redeemed.
+//! code stays redeemed. Where codes have several uses, or customers a limit, [tallies](tally) count them. The [membership] says which used
+//! codes come back when their use ends.
 
 mod block;
+mod membership;
 mod order;
 mod retention;
+mod tally;
 
 pub use block::RedemptionView;
+pub(super) use membership::Membership;
 pub use order::ChangeNumber;
+use tally::Tallies;
+pub(super) use tally::{KeyedUses, Tally, UseStep};
 
 use super::agenda::Due;
 use super::index::{BoundedIndex, EQUAL_MAX, INDEX_BYTES, INDEX_ENTRY_BYTES, Index, IndexEntry};
-use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
+use super::section::{CUSTOMERS, Epoch, MEMBERSHIP, ORDINALS, REDEMPTIONS, Section, USES, freeze};
 use crate::domain::{
-    Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp,
+    Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Supply, Timestamp,
 };
 use crate::paged::{Copied, Numbers, SlabPage};
 use block::{Block, Blocks, LedgerEntry, packed_in};
@@ -72,7 +78,11 @@ struct EntryKeys {
     /// The hash of its reference.
     reference: u32,
     reference_bytes: u64,
-    /// The hash of its code's digest, while it is held or redeemed.
+    /// The hash of its code's digest.
+    code: u32,
+    /// The hash of its customer's digest.
+    customer: Option<u32>,
+    /// The hash under which it is current, while it is held or redeemed.
     current: Option<u32>,
     /// When it expires, if it is a hold.
     hold: Option<Due>,
@@ -106,6 +116,36 @@ pub struct Ledger {
     ordinals: Option<Box<Numbers>>,
     /// During an image upload: the ordinals of its current redemptions, which are distinct.
     loaded: Option<Box<Numbers>>,
+    /// The uses of codes; `None` if each has one.
+    uses: Option<Box<KeyedUses>>,
+    /// The uses of customers, if any redemption has one or there is a limit.
+    customers: Option<Box<KeyedUses>>,
+    /// Which used codes are in the pool.
+    pub(super) membership: Membership,
+}
+
+/// The metadata of a ledger that version 1 of entries does not have.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct StoredUses {
+    /// Unless all used codes are members: whether the membership was cleared, and the number of changes of its exceptions.
+    pub(super) membership: Option<(bool, u64)>,
+    /// The number of tallies of codes, and of their changes.
+    pub(super) uses: Option<(u64, u64)>,
+    /// Those of customers.
+    pub(super) customers: Option<(u64, u64)>,
+}
+
+impl StoredUses {
+    /// An upper bound of the memory for restoring them with this many redemptions, in bytes.
+    pub(super) fn restoring_bytes(&self, redemptions: u64) -> u64 {
+        let tallies = [self.uses, self.customers].into_iter().flatten();
+        let tallies = tallies.map(|(tallies, _)| KeyedUses::growth_bytes(tallies));
+        let indexes = 2 * (INDEX_BYTES + redemptions.saturating_mul(INDEX_ENTRY_BYTES));
+        let members = self.membership.map_or(0, |_| {
+            Numbers::growth_bytes(redemptions + u64::from(Block::COUNT))
+        });
+        tallies.sum::<u64>().saturating_add(indexes + members)
+    }
 }
 
 /// The metadata of a ledger in a snapshot, without the content of its sections.
@@ -162,15 +202,20 @@ impl Ledger {
     pub(super) fn new(
         epoch: Epoch,
         secret: &Secret,
-        is_open_pool: bool,
+        supply: &Supply,
         last_change: ChangeNumber,
     ) -> Self {
-        let ordinals = is_open_pool.then(Box::default);
+        let &Supply {
+            uses, per_customer, ..
+        } = supply;
+        let limited = |max: u32| Box::new(KeyedUses::new(Some(max)));
         Self {
             epoch,
             key: xxh3_64(secret.as_bytes()),
             last_change,
-            ordinals,
+            ordinals: supply.is_open_pool().then(Box::default),
+            uses: supply.has_several_uses().then(|| limited(uses)),
+            customers: per_customer.map(limited),
             ..Self::default()
         }
     }
@@ -183,8 +228,22 @@ impl Ledger {
         self.hash(&id.0)
     }
 
+    /// The hash of a code, as the tables store it.
     fn code_hash(&self, digest: Digest) -> u32 {
-        self.hash(&digest.0.to_le_bytes())
+        keyed_hash(self.key, digest.stored())
+    }
+
+    fn customer_hash(&self, customer: Digest) -> u32 {
+        keyed_hash(self.key, customer)
+    }
+
+    /// The hash under which a redemption is current.
+    fn current_hash(&self, digest: Digest, reference: &[u8]) -> u32 {
+        if self.uses.is_none() {
+            return self.code_hash(digest);
+        }
+        let under_code = self.key ^ digest.stored().0;
+        (xxh3_64_with_seed(reference, under_code) >> 32) as u32
     }
 
     fn keys(&self, packed: RedemptionView<'_>) -> EntryKeys {
@@ -197,7 +256,13 @@ impl Ledger {
             id: self.id_hash(id),
             reference: self.hash(reference),
             reference_bytes: reference.len() as u64,
-            current: packed.stands().then(|| self.code_hash(packed.digest())),
+            code: self.code_hash(packed.digest()),
+            customer: packed
+                .customer()
+                .map(|customer| self.customer_hash(customer)),
+            current: packed
+                .stands()
+                .then(|| self.current_hash(packed.digest(), reference)),
             hold,
             ended,
             waits: packed.waits(),
@@ -266,6 +331,12 @@ impl Ledger {
         self.blocks.change_slot(slot, Block::free);
         self.by_id.remove(keys.id, slot);
         self.by_reference.remove(keys.reference, slot);
+        if let Some(uses) = &mut self.uses {
+            uses.redemptions.remove(keys.code, slot);
+        }
+        if let (Some(customers), Some(customer)) = (&mut self.customers, keys.customer) {
+            customers.redemptions.remove(customer, slot);
+        }
         if let Some(code) = keys.current {
             self.current.remove(code, slot);
         }
@@ -286,7 +357,7 @@ impl Ledger {
             .map_or(0, |(block, _)| block.taken())
     }
 
-    /// Whether no other redemption has the ID of the one in a slot, or a current one its code.
+    /// Whether no other redemption has the ID of the one in a slot, and no other is current in its place.
     fn is_distinct(&self, slot: u32, keys: &EntryKeys) -> bool {
         let Some(packed) = self.in_slot(slot) else {
             return false;
@@ -301,8 +372,11 @@ impl Ledger {
             return true;
         };
         for other in self.current.find(code) {
-            let digest = self.in_slot(other).map(RedemptionView::digest);
-            if other != slot && digest == Some(packed.digest()) {
+            let competes = |other: RedemptionView<'_>| {
+                other.digest() == packed.digest()
+                    && (self.uses.is_none() || other.reference_bytes() == packed.reference_bytes())
+            };
+            if other != slot && self.in_slot(other).is_some_and(competes) {
                 return false;
             }
         }
@@ -314,6 +388,13 @@ impl Ledger {
         self.stored.references_bytes += keys.reference_bytes;
         self.by_id.insert(keys.id, slot);
         self.by_reference.insert(keys.reference, slot);
+        if let Some(uses) = &mut self.uses {
+            uses.redemptions.insert(keys.code, slot);
+        }
+        if let Some(customer) = keys.customer {
+            let customers = self.customers.get_or_insert_default();
+            customers.redemptions.insert(customer, slot);
+        }
         if let Some(code) = keys.current {
             self.current.insert(code, slot);
         }
@@ -410,6 +491,8 @@ impl Ledger {
         let mut ids = Vec::with_capacity(self.len());
         let mut codes = Vec::with_capacity(self.len());
         let mut references = Vec::with_capacity(self.len());
+        let mut uses = Vec::new();
+        let mut customers = Vec::new();
         let mut changes = Vec::with_capacity(self.len());
         for slot in slots(0..self.blocks.pages.end()) {
             let Some(keys) = self.keys_in(slot) else {
@@ -421,6 +504,10 @@ impl Ledger {
             ids.push(IndexEntry::new(keys.id, slot));
             codes.extend(keys.current.map(|hash| IndexEntry::new(hash, slot)));
             references.push(IndexEntry::new(keys.reference, slot));
+            if self.uses.is_some() {
+                uses.push(IndexEntry::new(keys.code, slot));
+            }
+            customers.extend(keys.customer.map(|hash| IndexEntry::new(hash, slot)));
             changes.push(OrderSlot {
                 change: keys.change,
                 slot,
@@ -435,9 +522,25 @@ impl Ledger {
         self.by_id = Index::from_entries(&ids);
         self.current = Index::from_entries(&codes);
         self.by_reference = BoundedIndex::from_entries(&references);
+        if let Some(by_code) = &mut self.uses {
+            by_code.redemptions = BoundedIndex::from_entries(&uses);
+        }
+        if !customers.is_empty() {
+            let by_customer = self.customers.get_or_insert_default();
+            by_customer.redemptions = BoundedIndex::from_entries(&customers);
+        }
+        let key = self.key;
+        let hash = |digest: Digest| keyed_hash(key, digest);
+        let tallied = self.uses.iter_mut().chain(&mut self.customers);
+        tallied.for_each(|uses| uses.tallies.finish_restoring(hash));
         self.draw();
+        let has_several_uses = self.uses.is_some();
         are_distinct(&self.by_id, |slot| Some(self.in_slot(slot)?.id()))
-            && are_distinct(&self.current, |slot| Some(self.in_slot(slot)?.digest()))
+            && are_distinct(&self.current, |slot| {
+                let current = self.in_slot(slot)?;
+                let reference = has_several_uses.then(|| current.reference_bytes());
+                Some((current.digest(), reference))
+            })
     }
 
     /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
@@ -468,7 +571,33 @@ impl Ledger {
     /// Ends the loading. Returns whether it can be complete.
     pub(super) fn finish_loading(&mut self) -> bool {
         self.loaded = None;
-        self.blocks.is_trimmed() && self.ordinals.as_deref().is_none_or(Numbers::is_trimmed)
+        let mut tallied = self.uses.iter().chain(&self.customers);
+        self.blocks.is_trimmed()
+            && self.ordinals.as_deref().is_none_or(Numbers::is_trimmed)
+            && self.membership.is_trimmed()
+            && tallied.all(|uses| uses.tallies.is_trimmed())
+    }
+
+    /// Takes the next chunk of the tallies of codes of an image. Returns whether they contradict nothing.
+    pub(super) fn load_uses(&mut self, chunk: &[u8]) -> bool {
+        load_tallies(self.key, self.uses.as_deref_mut(), chunk)
+    }
+
+    /// Takes the next chunk of the tallies of customers of an image. Returns whether they contradict nothing.
+    pub(super) fn load_customers(&mut self, chunk: &[u8]) -> bool {
+        load_tallies(self.key, self.customers.as_deref_mut(), chunk)
+    }
+
+    /// Takes the next chunk of the tallies of codes of a snapshot. Returns whether it is sound.
+    pub(super) fn restore_uses(&mut self, chunk: &[u8]) -> bool {
+        let uses = self.uses.as_deref_mut();
+        uses.is_some_and(|uses| uses.tallies.restore(chunk))
+    }
+
+    /// Takes the next chunk of the tallies of customers of a snapshot. Returns whether it is sound.
+    pub(super) fn restore_customers(&mut self, chunk: &[u8]) -> bool {
+        let customers = self.customers.as_deref_mut();
+        customers.is_some_and(|customers| customers.tallies.restore(chunk))
     }
 
     /// Memory that a chunk of ordinals needs in any ledger, in bytes; none if it is damaged.
@@ -477,6 +606,16 @@ impl Ledger {
         match ordinals.load(chunk) {
             Some(_) => ordinals.memory_bytes(),
             None => 0,
+        }
+    }
+
+    /// Maximum memory that a chunk of tallies needs in any ledger, in bytes; none if it is damaged.
+    pub(super) fn loading_tallies_bytes(chunk: &[u8]) -> u64 {
+        let mut tallies = Tallies::default();
+        if tallies.restore(chunk) {
+            KeyedUses::growth_bytes(tallies.len())
+        } else {
+            0
         }
     }
 
@@ -515,6 +654,9 @@ impl Ledger {
         bytes += self.current.memory_bytes();
         bytes += self.by_reference.memory_bytes();
         bytes += self.order.memory_bytes();
+        let keyed = self.uses.iter().chain(&self.customers);
+        bytes += keyed.map(|uses| uses.memory_bytes()).sum::<u64>();
+        bytes += self.membership.memory_bytes();
         bytes += self.holds.len() as u64 * SORTED_BYTES;
         bytes + self.retention.memory_bytes(redemptions)
     }
@@ -556,12 +698,143 @@ impl Ledger {
         slots.find(|slot| self.in_slot(*slot).is_some_and(|found| found.id() == *id))
     }
 
-    /// Returns the current redemption of this code.
+    /// Returns the current redemption of this code; `None` if codes have several uses.
     pub fn current(&self, digest: Digest) -> Option<RedemptionView<'_>> {
+        if self.uses.is_some() {
+            return None;
+        }
         let slots = self.current.find(self.code_hash(digest));
         slots
             .filter_map(|slot| self.in_slot(slot))
             .find(|found| found.digest() == digest)
+    }
+
+    /// Returns the redemption that a request for this code under this reference competes with: the code's current one, or the one under the
+    /// reference if codes have several uses.
+    pub fn current_for(&self, digest: Digest, reference: &Reference) -> Option<RedemptionView<'_>> {
+        if self.uses.is_none() {
+            return self.current(digest);
+        }
+        let hash = self.current_hash(digest, reference.as_str().as_bytes());
+        let found = self
+            .current
+            .find(hash)
+            .filter_map(|slot| self.in_slot(slot));
+        let mut found = found.filter(|found| found.digest() == digest);
+        found.find(|found| found.is_under(reference))
+    }
+
+    /// The uses of a code; `None` if none is taken, or if codes have one use.
+    pub fn tally(&self, digest: Digest) -> Option<Tally> {
+        let uses = self.uses.as_deref()?;
+        uses.tallies.get(digest.stored(), self.code_hash(digest))
+    }
+
+    /// The uses of a customer; `None` if it has none, or if they are not limited.
+    pub fn customer_tally(&self, customer: Digest) -> Option<Tally> {
+        let customers = self.customers.as_deref()?;
+        customers
+            .tallies
+            .get(customer, self.customer_hash(customer))
+    }
+
+    /// Whether a customer has as many uses as one can have.
+    pub(super) fn is_at_limit(&self, customer: Digest) -> bool {
+        let hash = self.customer_hash(customer);
+        let customers = self.customers.as_deref();
+        customers.is_some_and(|customers| customers.is_used_up(customer, hash))
+    }
+
+    /// Whether all of several uses of a code are taken.
+    pub(super) fn is_used_up(&self, digest: Digest) -> bool {
+        let hash = self.code_hash(digest);
+        let uses = self.uses.as_deref();
+        uses.is_some_and(|uses| uses.is_used_up(digest.stored(), hash))
+    }
+
+    /// Uses of all codes that are taken, and those of them that are held, if codes have several.
+    pub(super) fn use_sums(&self) -> Option<(u64, u64)> {
+        let uses = self.uses.as_deref()?;
+        Some((uses.tallies.taken(), uses.tallies.held()))
+    }
+
+    /// Counts a step of a redemption of this code, for this customer.
+    pub(super) fn count_use(&mut self, digest: Digest, customer: Option<Digest>, step: UseStep) {
+        let code_hash = self.code_hash(digest);
+        if let Some(uses) = &mut self.uses {
+            uses.count(digest.stored(), code_hash, step);
+        }
+        let Some(customer) = customer else { return };
+        let customer_hash = self.customer_hash(customer);
+        if let Some(customers) = &mut self.customers {
+            customers.count(customer, customer_hash, step);
+        }
+    }
+
+    /// The number of a used code in the membership; `None` if nothing tells when its use ends.
+    pub(super) fn member_number(&self, digest: Digest) -> Option<u32> {
+        let hash = self.code_hash(digest);
+        let stored = digest.stored();
+        match &self.uses {
+            None => {
+                let is_of = |found: RedemptionView<'_>| found.digest().stored() == stored;
+                let mut slots = self.current.find(hash);
+                slots.find(|slot| self.in_slot(*slot).is_some_and(is_of))
+            }
+            Some(uses) => uses.tallies.slot_of(stored, hash),
+        }
+    }
+
+    /// A number that is greater than all numbers in the membership will be after this many new redemptions.
+    pub(super) fn members_end(&self, redemptions: u64) -> u64 {
+        let end = match &self.uses {
+            None => self.blocks.pages.end() * u64::from(Block::COUNT),
+            Some(uses) => uses.tallies.end(),
+        };
+        end.saturating_add(redemptions)
+            .saturating_add(Block::COUNT.into())
+    }
+
+    /// The held or redeemed redemptions of a code or a customer, the latest first; `None` if so many redemptions name it that only
+    /// [`Self::latest`] finds them.
+    fn standing(
+        &self,
+        keyed: Option<&KeyedUses>,
+        hash: u32,
+        is_of: impl Fn(RedemptionView<'_>) -> bool,
+    ) -> Option<Vec<Redemption>> {
+        let Some(keyed) = keyed else {
+            return Some(Vec::new());
+        };
+        let slots = keyed.redemptions.find(hash)?;
+        let found = slots.filter_map(|slot| self.in_slot(slot));
+        let mut found: Vec<_> = found
+            .filter(|found| found.stands() && is_of(*found))
+            .collect();
+        found.sort_unstable_by_key(|found| std::cmp::Reverse(found.change()));
+        Some(found.into_iter().map(RedemptionView::unpack).collect())
+    }
+
+    /// The held or redeemed redemptions of a code with several uses, the latest first; `None` if it has too many for the index.
+    pub(super) fn standing_of_code(&self, digest: Digest) -> Option<Vec<Redemption>> {
+        let is_of = |found: RedemptionView<'_>| found.digest() == digest;
+        self.standing(self.uses.as_deref(), self.code_hash(digest), is_of)
+    }
+
+    /// The held or redeemed redemptions of a customer, the latest first; `None` if it has too many for the index.
+    pub(super) fn standing_of_customer(&self, customer: Digest) -> Option<Vec<Redemption>> {
+        let is_of = |found: RedemptionView<'_>| found.customer() == Some(customer);
+        self.standing(
+            self.customers.as_deref(),
+            self.customer_hash(customer),
+            is_of,
+        )
+    }
+
+    /// The redemptions that changed before a position, the latest first.
+    pub(super) fn latest(&self, before: ChangeNumber) -> impl Iterator<Item = RedemptionView<'_>> {
+        let slots = self.order.before(before, &self.blocks);
+        slots.filter_map(|slot| self.in_slot(slot))
     }
 
     fn in_slot(&self, slot: u32) -> Option<RedemptionView<'_>> {
@@ -632,8 +905,15 @@ impl Ledger {
 
     /// Adds a redemption, which becomes current.
     pub fn insert(&mut self, redemption: Redemption) {
+        let digest = redemption.digest;
         let change = self.next_change(redemption.changed_at);
         self.put(&LedgerEntry { redemption, change });
+        // Only a code in the pool can be redeemed. Its number may have been another code's.
+        if !self.membership.is_whole()
+            && let Some(number) = self.member_number(digest)
+        {
+            self.membership.join(number);
+        }
     }
 
     fn next_change(&mut self, now: Timestamp) -> ChangeNumber {
@@ -641,14 +921,15 @@ impl Ledger {
         self.last_change
     }
 
-    /// Replaces a changed redemption. If it is no longer current, its code and its ordinal are free.
-    pub fn settle(&mut self, redemption: Redemption) {
+    /// Replaces a changed redemption. If it is no longer current, its ordinal is free, unless it keeps its use.
+    pub fn settle(&mut self, redemption: Redemption, keeps_use: bool) {
         let Some(slot) = self.slot_of(&redemption.id) else {
             return;
         };
         let stood = self.in_slot(slot).is_some_and(RedemptionView::stands);
-        if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.ordinal)
+        if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.details.ordinal)
             && stood
+            && !keeps_use
             && !redemption.stands()
         {
             ordinals.release(ordinal);
@@ -683,7 +964,13 @@ impl Ledger {
                 self.by_reference.free_list(),
                 self.order.free_page(),
             ];
+            let keyed = self.uses.iter_mut().chain(&mut self.customers);
+            let tallies: u64 = keyed
+                .filter_map(|uses| uses.free())
+                .map(|entries| entries.max(1) as u64)
+                .sum();
             let removed = [
+                self.membership.free_page(),
                 ordinals.any(|numbers| numbers.free_page().is_some()),
                 self.holds.pop_first().is_some(),
                 self.retention.free_one(),
@@ -691,7 +978,7 @@ impl Ledger {
             let lists = lists.into_iter().flatten();
             let lists: u64 = lists.map(|entries| entries.max(1) as u64).sum();
             let removed = removed.into_iter().filter(|is_removed| *is_removed);
-            match lists + removed.count() as u64 {
+            match lists + tallies + removed.count() as u64 {
                 0 => break,
                 removed => freed += removed,
             }
@@ -725,19 +1012,33 @@ impl Ledger {
         let Some(packed) = self.in_slot(slot) else {
             return false;
         };
-        if self.current(packed.digest()).is_some() {
+        let mut redemption = packed.unpack();
+        let Redemption {
+            digest,
+            ref reference,
+            ref details,
+            ..
+        } = redemption;
+        let is_at_limit = |customer| self.is_at_limit(customer);
+        if self.current_for(digest, reference).is_some()
+            || self.is_used_up(digest)
+            || details.customer.is_some_and(is_at_limit)
+        {
             return false;
         }
         let change = packed.change();
-        let mut redemption = packed.unpack();
+        let customer = details.customer;
         redemption.status = RedemptionStatus::Held;
+        redemption.details.is_unreleased = false;
         if let Some(ordinals) = &mut self.ordinals {
             let highest = ordinals.len().saturating_add(self.blocks.len());
             let own = redemption
+                .details
                 .ordinal
                 .filter(|own| *own <= highest && ordinals.take(*own));
-            redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
+            redemption.details.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
         }
+        self.count_use(digest, customer, UseStep::Hold);
         self.replace(slot, &LedgerEntry { redemption, change });
         true
     }
@@ -747,7 +1048,7 @@ impl Ledger {
         self.ordinals.as_deref_mut().map(Numbers::take_lowest)
     }
 
-    /// Number of codes of an open pool that are held or redeemed, even if the redemption is forgotten by now or the hold has run out.
+    /// Number of uses of an open pool that are taken, even if the redemption is forgotten by now or the hold has run out.
     pub(super) fn taken(&self) -> u64 {
         self.ordinals.as_deref().map_or(0, Numbers::len)
     }
@@ -804,6 +1105,60 @@ impl Ledger {
             ordinals_changes,
         }
     }
+
+    /// Adds sections for the tallies and the membership.
+    pub(super) fn freeze_uses(
+        &mut self,
+        copied: &Copied,
+        sections: &mut Vec<Section>,
+    ) -> StoredUses {
+        let epoch = self.epoch;
+        let is_cleared = self.membership.is_cleared();
+        let mut stored = StoredUses::default();
+        if !self.membership.is_whole() {
+            let exceptions = &mut self.membership.exceptions().pages;
+            let id = SectionId::new(epoch, MEMBERSHIP);
+            stored.membership = Some((is_cleared, freeze(id, exceptions, copied, sections)));
+        }
+        let mut freeze_tallies = |uses: &mut KeyedUses, part| {
+            let tallies = uses.tallies.len();
+            let id = SectionId::new(epoch, part);
+            let pages = &mut uses.tallies.records().pages;
+            (tallies, freeze(id, pages, copied, sections))
+        };
+        let uses = self.uses.as_deref_mut();
+        stored.uses = uses.map(|uses| freeze_tallies(uses, USES));
+        let customers = self.customers.as_deref_mut();
+        let limited = customers.filter(|customers| customers.max.is_some());
+        stored.customers = limited.map(|customers| freeze_tallies(customers, CUSTOMERS));
+        stored
+    }
+
+    /// Goes on from a snapshot, with its counts of changes.
+    pub(super) fn resume_uses(&mut self, stored: &StoredUses) {
+        if let Some((_, changes)) = stored.membership {
+            self.membership.exceptions().pages.changes = changes;
+        }
+        for (uses, stored) in [
+            (&mut self.uses, stored.uses),
+            (&mut self.customers, stored.customers),
+        ] {
+            if let (Some(uses), Some((_, changes))) = (uses, stored) {
+                uses.tallies.records().pages.changes = changes;
+            }
+        }
+    }
+}
+
+/// Takes the next chunk of tallies of an image. Returns whether they contradict nothing.
+fn load_tallies(key: u64, uses: Option<&mut KeyedUses>, chunk: &[u8]) -> bool {
+    let limited = uses.filter(|uses| uses.max.is_some());
+    limited.is_some_and(|uses| uses.tallies.load(chunk, |digest| keyed_hash(key, digest)))
+}
+
+/// The hash of a stored code or of a customer under the key of a ledger.
+fn keyed_hash(key: u64, digest: Digest) -> u32 {
+    (xxh3_64_with_seed(&digest.0.to_le_bytes(), key) >> 32) as u32
 }
 
 /// All slots of some blocks.

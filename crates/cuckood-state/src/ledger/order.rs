@@ -262,6 +262,18 @@ impl ChangeOrder {
         slots.copied()
     }
 
+    /// Returns the slots before a position, the latest first.
+    pub(super) fn before(
+        &self,
+        change: ChangeNumber,
+        entries: &impl OrderedEntries,
+    ) -> impl Iterator<Item = u32> {
+        let pages = self.pages.range(..change).rev().map(|(_, page)| page);
+        // Only the first page has some that are not before it.
+        let slots = pages.flat_map(|page| page.slots.iter().rev().copied());
+        slots.skip_while(move |slot| entries.change(*slot) >= change)
+    }
+
     /// Returns the slots of all pages with waiting entries from the page of a position on, in order.
     pub(super) fn waiting_from(&self, change: ChangeNumber) -> impl Iterator<Item = u32> {
         let first = self.page_key(change).unwrap_or_default();

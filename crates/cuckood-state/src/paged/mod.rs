@@ -7,7 +7,7 @@ mod queue;
 mod slab;
 
 pub use queue::{ALIGNMENT, Extent, PAGE_BYTES, Queue, stored_bytes};
-pub use slab::{Numbers, Slab, SlabPage};
+pub use slab::{Numbers, Slab, SlabPage, Slots};
 
 use std::collections::VecDeque;
 use std::sync::Arc;

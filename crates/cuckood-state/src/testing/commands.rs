@@ -4,7 +4,7 @@
 use crate::domain::{
     AnnotationsChange, Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd,
     ImportId, ImportLines, ImportMode, KeyName, Kind, Name, Normalization, Redeem, RedemptionId,
-    Reference, Sizing, Spec, Target, Update, UploadDigest, Window,
+    Reference, Sizing, Spec, Supply, Target, Update, UploadDigest, Window,
 };
 use cuckood_filter::{Digest, Growth, Mode, Secret};
 
@@ -16,7 +16,7 @@ pub struct NewFilter {
     pub growth: Growth,
     pub sizing: Sizing,
     pub normalization: Normalization,
-    pub stock: Option<u64>,
+    pub supply: Supply,
     pub forget: Option<Forget>,
     pub window: Window,
 }
@@ -34,7 +34,7 @@ impl NewFilter {
             growth,
             sizing,
             normalization: Normalization::Exact,
-            stock: None,
+            supply: Supply::default(),
             forget: None,
             window,
         }
@@ -43,7 +43,7 @@ impl NewFilter {
     /// An open pool that grows.
     pub fn pool(capacity: u64, stock: u64) -> NewFilter {
         NewFilter {
-            stock: Some(stock),
+            supply: Supply::of_stock(stock),
             ..NewFilter::coupon(capacity)
         }
     }
@@ -67,7 +67,7 @@ impl NewFilter {
             growth,
             sizing,
             normalization,
-            stock,
+            supply,
             forget,
             window,
         } = *self;
@@ -82,7 +82,7 @@ impl NewFilter {
             growth,
             sizing,
             normalization,
-            stock,
+            supply,
             forget,
         };
         Command::Create {

@@ -92,6 +92,7 @@ impl Image {
                         before,
                         checksum: before + 1,
                         body,
+                        version: 0,
                     },
                 }
             }
@@ -105,6 +106,7 @@ impl Image {
                         before,
                         checksum: before + 1,
                         body,
+                        version: 0,
                     },
                 }
             }

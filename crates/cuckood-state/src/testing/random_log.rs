@@ -7,8 +7,8 @@ use crate::domain::{
     AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction,
     Guards, IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
     ImportWarning, KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem,
-    RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update,
-    UploadDigest, UploadId, Window,
+    RedemptionId, Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless,
+    Update, UploadDigest, UploadId, Window,
 };
 use cuckood_filter::{Growth, Layout, Mode, Secret};
 use proptest::prelude::*;
@@ -24,9 +24,9 @@ pub const CODES: u64 = 12;
 /// Users and codes in all.
 pub const ITEMS: u64 = 400;
 
-/// The filters: growing ones, full ones, one large enough to grow with many commands, an open pool, one that forgets, and an open pool of
-/// fixed size.
-const FILTERS: [(Kind, Mode, Growth, u64); 7] = [
+/// The filters: growing ones, full ones, one large enough to grow with many commands, an open pool, one that forgets, an open pool of fixed
+/// size, and a coupon and an open pool with several uses of each code.
+const FILTERS: [(Kind, Mode, Growth, u64); 9] = [
     (Kind::Coupon, Mode::Strict, Growth::Auto, 50),
     (Kind::Campaign, Mode::Compact, Growth::Auto, 150),
     (Kind::Coupon, Mode::Strict, Growth::Fixed, 60),
@@ -34,13 +34,18 @@ const FILTERS: [(Kind, Mode, Growth, u64); 7] = [
     (Kind::Coupon, Mode::Strict, Growth::Auto, 3),
     (Kind::Campaign, Mode::Compact, Growth::Auto, 100),
     (Kind::Coupon, Mode::Strict, Growth::Fixed, 8),
+    (Kind::Coupon, Mode::Strict, Growth::Auto, 20),
+    (Kind::Coupon, Mode::Strict, Growth::Auto, 3),
 ];
 
 /// How often the commands of a log are about each of the filters, in sixteenths.
-const SHARES: [usize; 16] = [0, 0, 0, 6, 1, 1, 1, 2, 2, 3, 4, 4, 4, 5, 5, 5];
+const SHARES: [usize; 16] = [0, 0, 7, 6, 1, 1, 7, 2, 7, 3, 4, 8, 4, 5, 8, 5];
 
 /// The filters that are open pools, and their stocks.
-const POOLS: [(usize, u64); 2] = [(4, 6), (6, 5)];
+const POOLS: [(usize, u64); 3] = [(4, 6), (6, 5), (8, 7)];
+
+/// The filters whose codes have several uses: how many, and how many each customer may have.
+const LIMITED: [(usize, u32, u32); 2] = [(7, 3, 4), (8, 2, 2)];
 
 /// The filter that forgets.
 const FORGETFUL: usize = 5;
@@ -128,7 +133,7 @@ impl RandomLog {
 
     /// A log without images.
     pub fn without_images() -> Self {
-        let ids = [1, 2, 3, 4, 5, 6, 7];
+        let ids = std::array::from_fn(|filter| filter as u64 + 1);
         let uploads = Default::default();
         Self {
             at: 1_000,
@@ -293,6 +298,15 @@ impl RandomLog {
             .map(|(_, stock)| *stock)
     }
 
+    fn supply(filter: usize) -> Supply {
+        let limited = LIMITED.iter().find(|(limited, ..)| *limited == filter);
+        Supply {
+            stock: Self::stock(filter),
+            uses: limited.map_or(1, |(_, uses, _)| *uses),
+            per_customer: limited.map(|(.., per_customer)| *per_customer),
+        }
+    }
+
     fn create(&self, filter: usize) -> Command {
         let (kind, mode, growth, capacity) = FILTERS[filter];
         let sizing = match mode {
@@ -300,14 +314,13 @@ impl RandomLog {
             Mode::Strict => Sizing::Exact,
         };
         let layout = Self::layout(filter, capacity);
-        let stock = Self::stock(filter);
         let spec = Spec {
             capacity,
             mode,
             growth,
             sizing,
             normalization: Normalization::Exact,
-            stock,
+            supply: Self::supply(filter),
             forget: Self::forget(filter),
         };
         let name = Self::name(filter);
@@ -362,14 +375,27 @@ impl RandomLog {
                 from: some(b % 5 + 1),
                 to: codes((b..=b + b % 5).map(|number| number % ITEMS)),
             },
-            5..=7 => Command::Redeem(Redeem {
-                target,
-                digest: code(a % CODES),
-                redemption: redemption(self.serial),
-                reference: Reference::new(&format!("order-{}", b % 4)).unwrap(),
-                hold_seconds: [0, 0, 5, 60][(b / 4 % 4) as usize],
-            }),
+            5..=7 => {
+                let redeem = Redeem {
+                    target,
+                    digest: code(a % CODES),
+                    redemption: redemption(self.serial),
+                    reference: Reference::new(&format!("order-{}", b % 4)).unwrap(),
+                    hold_seconds: [0, 0, 5, 60][(b / 4 % 4) as usize],
+                };
+                match b / 16 % 4 {
+                    0 => Command::Redeem(redeem),
+                    customer => Command::RedeemFor {
+                        redeem,
+                        customer: code(customer),
+                    },
+                }
+            }
             8 => Command::Confirm {
+                target,
+                redemption: recent,
+            },
+            9 if a.is_multiple_of(4) => Command::Forfeit {
                 target,
                 redemption: recent,
             },

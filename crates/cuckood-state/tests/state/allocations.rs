@@ -2,7 +2,7 @@
 
 use crate::counting::allocated;
 use cuckood_state::FilterStatistics;
-use cuckood_state::domain::{Command, HourRetention, Outcome, Settings, Target, Timestamp};
+use cuckood_state::domain::{Command, HourRetention, Outcome, Settings, Supply, Target, Timestamp};
 use cuckood_state::testing::commands::{NewFilter, insert, target};
 use cuckood_state::testing::machine::Machine;
 
@@ -22,7 +22,10 @@ fn machine(stock: Option<u64>) -> Machine {
     machine.create(
         COUPON,
         &NewFilter {
-            stock,
+            supply: Supply {
+                stock,
+                ..Supply::default()
+            },
             ..NewFilter::coupon(REDEMPTIONS)
         },
     );

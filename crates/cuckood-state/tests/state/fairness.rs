@@ -90,7 +90,13 @@ impl Pools {
 
     /// The same for all numbers, from the pool's own counts.
     fn counts(&self) -> (u64, u64) {
-        let stats = self.large().describe(Timestamp(0)).stats.codes.unwrap();
+        let stats = self
+            .large()
+            .describe(Timestamp(0))
+            .stats
+            .codes
+            .states
+            .unwrap();
         let counts = self.seen_of(0..2 * CODES);
         assert_eq!(counts, (stats.available, stats.redeemed));
         counts
@@ -336,6 +342,7 @@ fn large_pool_is_replaced_immediately() {
         .describe(Timestamp(0))
         .stats
         .codes
+        .states
         .unwrap()
         .available
         != CODES

@@ -86,6 +86,11 @@ fn about(command: &Command, from: FilterId, to: FilterId) -> Option<Command> {
         | Command::Replace { target, .. }
         | Command::Clear { target }
         | Command::Redeem(Redeem { target, .. })
+        | Command::RedeemFor {
+            redeem: Redeem { target, .. },
+            ..
+        }
+        | Command::Forfeit { target, .. }
         | Command::Confirm { target, .. }
         | Command::Cancel { target, .. }
         | Command::Update(Update { target, .. })
@@ -209,7 +214,12 @@ proptest! {
                             let at = place.index(chunk.len());
                             chunk[at] ^= 1;
                         }
-                        ImageSection::Ordinals | ImageSection::Statistics => drop(chunk.pop()),
+                        ImageSection::Ordinals
+                        | ImageSection::Statistics
+                        | ImageSection::Withdrawn
+                        | ImageSection::Members
+                        | ImageSection::Uses
+                        | ImageSection::Customers => drop(chunk.pop()),
                         ImageSection::Redemptions => {
                             change_redemptions(part, |redemptions| redemptions.push(redemptions[0].clone()));
                         }
@@ -384,6 +394,7 @@ fn unfinished_images_are_limited_and_expire() {
         before: 1,
         checksum: 2,
         body: ImageBody::End { redemptions: 0 },
+        version: 0,
     };
     let part = Command::ImageRecord {
         upload: UploadId(1),
@@ -578,12 +589,13 @@ fn forged_image_is_rejected_or_works() {
             .entry((
                 spec.mode == Mode::Strict,
                 spec.forget.is_some(),
-                spec.stock.is_some(),
+                spec.supply.is_open_pool(),
+                spec.supply.has_several_uses(),
             ))
             .or_default()
             .push(image);
     }
-    assert_eq!(sorts.len(), 4, "{:?}", sorts.keys());
+    assert_eq!(sorts.len(), 6, "{:?}", sorts.keys());
     let mut forged = 0;
     for image in sorts.values_mut().flat_map(|images| {
         images.sort_by_key(|image| Reverse((image.redemptions, image.commands(), image.head.adds)));
@@ -643,8 +655,8 @@ fn image_with_impossible_ordinal_is_rejected() {
             } = &mut command
             {
                 change_redemptions(part, |redemptions| {
-                    is_same = redemptions[at].redemption.ordinal == Some(ordinal);
-                    redemptions[at].redemption.ordinal = Some(ordinal);
+                    is_same = redemptions[at].redemption.details.ordinal == Some(ordinal);
+                    redemptions[at].redemption.details.ordinal = Some(ordinal);
                 });
             }
             last = Some(machine.apply(command));

@@ -26,3 +26,4 @@ mod spellings;
 mod staged_imports;
 mod state;
 mod statistics;
+mod uses;

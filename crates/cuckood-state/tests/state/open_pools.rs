@@ -221,7 +221,7 @@ fn assert_alike(found: &Redemption, known: &Known) {
     } = *known;
     assert_eq!((found.digest, found.status), (code(number), status));
     assert_eq!(
-        (found.ordinal, found.reference.as_str()),
+        (found.details.ordinal, found.reference.as_str()),
         (Some(ordinal), &*format!("order-{reference}"))
     );
     assert_eq!(found.changed_at, Timestamp(changed_at));
@@ -324,7 +324,7 @@ fn compare(machine: &Machine, model: &Model, later: u64) {
     let ordinals: BTreeSet<u64> = standing.iter().map(|known| known.ordinal).collect();
     assert_eq!(ordinals.len(), standing.len(), "an ordinal twice");
     let stats = view.describe(Timestamp(model.now)).stats;
-    let counts = stats.codes.unwrap();
+    let counts = stats.codes.states.unwrap();
     assert_eq!(
         (stats.items, counts.held + counts.redeemed),
         (standing.len() as u64, standing.len() as u64)
@@ -377,7 +377,7 @@ fn expired_holds_never_block_redemptions() {
     let Outcome::Redeemed(second) = machine.redeem(POOL, 2, "order", 0) else {
         panic!("the hold has expired")
     };
-    assert_eq!(second.ordinal, Some(1));
+    assert_eq!(second.details.ordinal, Some(1));
     assert!(machine.state.sizes().holds_expired < crowd);
 }
 

@@ -29,6 +29,7 @@ struct Wish {
     coupon: Arc<FilterView>,
     digest: Digest,
     reference: Reference,
+    customer: Option<Digest>,
     hold_seconds: u64,
 }
 
@@ -39,6 +40,7 @@ fn name_of(refusal: &Refusal) -> &'static str {
         Refusal::CodeHeld => "held",
         Refusal::SoldOut => "sold out",
         Refusal::OutsideWindow => "outside the window",
+        Refusal::CustomerLimit => "customer limit",
         other => panic!("{other:?} can't be predicted"),
     }
 }
@@ -101,16 +103,22 @@ impl Twins {
             coupon,
             digest,
             reference,
+            customer,
             hold_seconds,
         } = wish;
-        let refusal = coupon.certain_refusal(*digest, reference, self.all.now(), now)?;
-        let redeem = Command::Redeem(Redeem {
+        let logged = self.all.now();
+        let refusal = coupon.certain_refusal(*digest, reference, *customer, logged, now)?;
+        let redeem = Redeem {
             target: Target(coupon.id),
             digest: *digest,
             redemption: RedemptionId([255; 16]),
             reference: reference.clone(),
             hold_seconds: *hold_seconds,
-        });
+        };
+        let redeem = match *customer {
+            None => Command::Redeem(redeem),
+            Some(customer) => Command::RedeemFor { redeem, customer },
+        };
         let advance = Command::Advance { buckets_max: 0 };
         let (refused, _) = self.apply_two(Proposal::new(at, redeem), Proposal::new(at, advance));
         assert_eq!(
@@ -123,7 +131,10 @@ impl Twins {
 
     /// Some redemption, by numbers.
     fn wish(&self, filter: u64, a: u64, b: u64) -> Option<Wish> {
-        let name = name(&format!("f{}", [0, 2, 3, 4, 6][(filter % 5) as usize]));
+        let name = name(&format!(
+            "f{}",
+            [0, 2, 3, 4, 6, 7, 8][(filter % 7) as usize]
+        ));
         let coupon = self.all.view().find(Kind::Coupon, &name)?;
         let among = if a.is_multiple_of(4) { ITEMS } else { CODES };
         let reference = Reference::new(&format!("order-{}", b % 5)).unwrap();
@@ -132,6 +143,7 @@ impl Twins {
             coupon,
             digest: code(a / 4 % among),
             reference,
+            customer: (b / 10 % 4 > 0).then(|| code(b / 10 % 4)),
             hold_seconds,
         })
     }
@@ -143,18 +155,24 @@ fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
     let at = proposal.at;
     let logged = twins.all.now();
     let certain = match &proposal.command {
-        Command::Redeem(Redeem {
-            target,
-            digest,
-            reference,
-            ..
-        }) if proposal.idempotency.is_none() => {
+        Command::Redeem(redeem) | Command::RedeemFor { redeem, .. }
+            if proposal.idempotency.is_none() =>
+        {
+            let Redeem {
+                target,
+                digest,
+                reference,
+                ..
+            } = redeem;
+            let customer = match &proposal.command {
+                Command::RedeemFor { customer, .. } => Some(*customer),
+                _ => None,
+            };
             let coupons = twins.all.view().list(Kind::Coupon, "", None, usize::MAX);
             let coupon = coupons.into_iter().find(|coupon| coupon.id == target.0);
-            Some(
-                coupon
-                    .and_then(|it| it.certain_refusal(*digest, reference, logged, at.max(logged))),
-            )
+            Some(coupon.and_then(|it| {
+                it.certain_refusal(*digest, reference, customer, logged, at.max(logged))
+            }))
         }
         _ => None,
     };
@@ -168,7 +186,10 @@ fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
         (Some(None), Outcome::Refused(refusal))
             if !matches!(
                 refusal,
-                Refusal::FilterGone | Refusal::RequiresStrictMode | Refusal::FilterFull
+                Refusal::FilterGone
+                    | Refusal::RequiresStrictMode
+                    | Refusal::FilterFull
+                    | Refusal::CustomerRequired
             ) =>
         {
             counts.entry(name_of(refusal)).or_default().0 += 1;
@@ -276,7 +297,7 @@ fn certain_refusal_needs_no_entry() {
     result.unwrap();
     let counts = counts.into_inner();
     println!("{counts:?}");
-    assert_eq!(counts.len(), 5, "{counts:?}");
+    assert_eq!(counts.len(), 6, "{counts:?}");
     // Else hardly any would do without an entry.
     assert!(
         counts.values().all(|(given, known)| known * 2 > *given),

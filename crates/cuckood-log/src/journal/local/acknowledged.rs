@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 const FORMAT: FrameFormat = FrameFormat {
     magic: *b"ckac",
     version: 1,
+    oldest: 1,
     payload_max: 256,
 };
 

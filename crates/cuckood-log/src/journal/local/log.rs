@@ -25,6 +25,7 @@ use xxhash_rust::xxh3::xxh3_128;
 const FORMAT: FrameFormat = FrameFormat {
     magic: *b"cklg",
     version: 1,
+    oldest: 1,
     payload_max: VALUE_BYTES_MAX - FRAME_BYTES,
 };
 

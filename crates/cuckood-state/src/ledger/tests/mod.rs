@@ -1,6 +1,7 @@
 //! A ledger next to a model of sorted maps, which says what each operation finds and forgets.
 
 use super::*;
+use crate::domain::RedemptionDetails;
 use crate::section::Section;
 use proptest::prelude::*;
 use proptest::sample::Index as Chosen;
@@ -18,7 +19,7 @@ fn secret() -> Secret {
 }
 
 fn empty_ledger(last_change: ChangeNumber) -> Ledger {
-    Ledger::new(Epoch(1), &secret(), false, last_change)
+    Ledger::new(Epoch(1), &secret(), &Supply::default(), last_change)
 }
 
 /// A hold of the code with the same number. IDs are not in the order of numbers.
@@ -32,7 +33,7 @@ fn hold(number: u64, reference: u64, at: u64, until: u64) -> Redemption {
         changed_at: Timestamp(at),
         expires_at: Some(Timestamp(until)),
         redeemed_at: None,
-        ordinal: None,
+        details: RedemptionDetails::default(),
     }
 }
 
@@ -293,7 +294,7 @@ impl Twins {
 
     fn settle(&mut self, redemption: Redemption) {
         let before = self.ledger.memory_bytes();
-        self.ledger.settle(redemption.clone());
+        self.ledger.settle(redemption.clone(), false);
         self.changes += 1;
         self.model.put(redemption);
         // A confirmed hold may be late. No change of a redemption takes more than its insertion has reserved.
@@ -600,7 +601,7 @@ fn contradictory_image_is_rejected() {
             entry.change = ChangeNumber(2_001 << 20)
         }),
         ("ordinal without a pool", &|entry| {
-            entry.redemption.ordinal = Some(1)
+            entry.redemption.details.ordinal = Some(1)
         }),
     ];
     for (what, change) in changes {

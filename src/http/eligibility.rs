@@ -14,7 +14,7 @@ use axum::extract::{Path, Request};
 use cuckood_state::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use cuckood_state::domain::{
     Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title,
-    Unless, WindowPosition,
+    Unless, UnlessReach, WindowPosition,
 };
 use cuckood_state::{Eligibility, Explanation, NamedLineUp, Question, Uncountable};
 use http::StatusCode;
@@ -295,10 +295,14 @@ impl<'a> EligibilityRequest<'a> {
                                  campaign,
                                  at_least,
                                  only_for,
+                                 is_required,
                              }| Unless {
                 campaign,
                 at_least,
-                only_for,
+                reach: UnlessReach {
+                    only_for,
+                    is_required,
+                },
             };
             let unless = unless.into_iter().map(condition).collect();
             let line_up = LineUp {
@@ -597,12 +601,16 @@ fn owned(
                      campaign,
                      at_least,
                      only_for,
+                     is_required,
                  }: &Exclusion<'_>| {
         let only_for = only_for.as_ref().map(name).transpose()?;
         Ok(Unless {
             campaign: name(campaign)?,
             at_least: *at_least,
-            only_for,
+            reach: UnlessReach {
+                only_for,
+                is_required: *is_required,
+            },
         })
     };
     let campaigns = campaigns.iter().map(name).collect::<Result<_, _>>()?;
@@ -654,7 +662,8 @@ fn line_up_response<'a>(
     let exclusion = |unless: &'a Unless| Exclusion {
         campaign: text(&unless.campaign),
         at_least: unless.at_least,
-        only_for: unless.only_for.as_ref().map(text),
+        only_for: unless.reach.only_for.as_ref().map(text),
+        is_required: unless.reach.is_required,
     };
     LineUpResponse {
         name: name.as_str(),
@@ -671,7 +680,7 @@ fn line_up_response<'a>(
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
 struct Exclusion<'a> {
-    /// The other campaign. A missing one excludes no user and is listed under `unknown`.
+    /// The other campaign. A missing one excludes no user, unless it is `required`, and is listed under `unknown`.
     #[serde(borrow)]
     #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     campaign: JsonText<'a>,
@@ -688,6 +697,15 @@ struct Exclusion<'a> {
     )]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     only_for: Option<JsonText<'a>>,
+    /// The campaign excludes every user while it is missing, or outside its window: for opt-outs, which must never fail open. Then it is
+    /// listed under `unknown` or `inactive`.
+    #[serde(
+        rename = "required",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    #[schema(default = false)]
+    is_required: bool,
 }
 
 /// The default of `limit` and `at_least`, for serde.
@@ -734,6 +752,7 @@ fn check(
             campaign: JsonText(campaign),
             at_least,
             only_for,
+            ..
         },
     ) in unless.iter().enumerate()
     {

@@ -323,6 +323,7 @@ fn explain(call: &Call<Redeem>, coupon: &str, digest: Digest, problem: Problem) 
         let held = found.iter().flat_map(|uses| &uses.redemptions);
         let expires_at = held.filter_map(Redemption::held_until).min();
         return Problem {
+            detail: "all uses of the code are taken, under other references".into(),
             expires_at: expires_at.filter(|_| problem.code == Code::CodeHeld),
             ..problem
         };

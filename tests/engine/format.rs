@@ -19,7 +19,7 @@ use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,
     ImageBody, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName,
     Kind, LineUp, Name, Normalization, Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
-    Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless, Update,
+    Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless, UnlessReach, Update,
     UploadDigest, UploadId, Window,
 };
 use cuckood_state::testing::filter_image::Image;
@@ -304,7 +304,10 @@ fn log() -> Log {
                 unless: vec![Unless {
                     campaign: name("cap"),
                     at_least: 2,
-                    only_for: Some(name("spring")),
+                    reach: UnlessReach {
+                        only_for: Some(name("spring")),
+                        is_required: false,
+                    },
                 }],
                 limit: 1,
             },

@@ -122,8 +122,9 @@ async fn concurrent_redemptions_win_as_often_as_code_has_uses() {
         let path = format!("/v1/coupons/{coupon}");
         service.put(&path, spec.clone()).await.json(201);
         if spec.get("stock").is_none() {
-            let codes = service.post(&format!("{path}/codes"), json!({"codes": ["A"]}));
-            codes.await.json(200);
+            let codes = format!("{path}/codes");
+            let added = service.post(&codes, json!({"codes": ["A"]}));
+            added.await.json(200);
         }
         let redemptions = format!("{path}/redemptions");
         let attempts = (0..64).map(|number| {
@@ -314,7 +315,7 @@ async fn csv_export_has_header_and_rows() {
     let rows: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(
         rows[0],
-        "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal"
+        "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal,released"
     );
     assert!(
         rows[1]

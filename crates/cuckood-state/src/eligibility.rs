@@ -40,7 +40,7 @@ pub struct Eligibility<'a> {
     pub evaluated: usize,
     /// Evaluated campaigns that don't exist, then those in `unless` that don't.
     pub unknown: Vec<&'a str>,
-    /// Evaluated campaigns that are outside their window.
+    /// Evaluated campaigns that are outside their window, then those that `unless` requires.
     pub inactive: Vec<&'a str>,
     /// Evaluated campaigns that are active and contain the user, but are excluded by `unless`.
     pub excluded: Vec<&'a str>,
@@ -118,6 +118,7 @@ impl Views {
             }
         }
         conditions.note_unknown(&mut found.unknown);
+        conditions.note_inactive(&mut found.inactive);
         Ok(found)
     }
 }
@@ -279,7 +280,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
                 unless,
                 view,
                 digest: None,
-                answer: (!is_active).then_some(false),
+                answer: (!is_active).then_some(unless.reach.is_required),
             });
         }
         Ok(Self { user, now, all })
@@ -308,6 +309,19 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
                 .then_some(condition.unless)
         })?;
         Some(first.campaign.as_ref())
+    }
+
+    /// Adds the campaigns that conditions require, and that are outside their window, each once.
+    fn note_inactive(&self, inactive: &mut Vec<&'a str>) {
+        for condition in &self.all {
+            let is_inactive = condition
+                .view
+                .is_some_and(|view| !view.window.contains(self.now));
+            let name = condition.unless.campaign.as_ref();
+            if condition.unless.reach.is_required && is_inactive && !inactive.contains(&name) {
+                inactive.push(name);
+            }
+        }
     }
 
     /// Adds the campaigns of conditions that don't exist, each once.

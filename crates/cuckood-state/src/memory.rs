@@ -4,7 +4,7 @@
 use super::agenda::Task;
 use super::events;
 use super::import_records::record_bytes;
-use super::ledger::{KeyedUses, Ledger};
+use super::ledger::{KeyedUses, Ledger, Membership};
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use super::statistics::FilterStatistics;
@@ -212,6 +212,7 @@ fn turning_back(state: &State) -> MemoryNeed {
         need += filter.growth(&Demand {
             items: ended,
             uses: ended,
+            customers: ended,
             ..Demand::default()
         });
     }
@@ -350,6 +351,8 @@ impl FilterState {
             Command::Clear { .. } => {
                 demand.reshapes = 1;
                 need += self.tables.filter.clearing();
+                // That of the pool, and of a staged one.
+                need += MemoryNeed::other(2 * Membership::none_bytes());
                 if self
                     .staging
                     .as_ref()
@@ -436,10 +439,11 @@ impl FilterState {
             let ledger = self.view.ledger.read();
             let end = ledger.members_end(demand.uses);
             need += MemoryNeed::other(ledger.membership.growth_bytes(end));
-            let staged = self.staging.as_ref();
-            let staged = staged.and_then(|staging| staging.membership.as_ref());
-            let staged = staged.map_or(0, |membership| membership.growth_bytes(end));
-            need += MemoryNeed::other(staged);
+            if let Some(staging) = &self.staging {
+                let before = Membership::default();
+                let staged = staging.membership.as_ref().unwrap_or(&before);
+                need += MemoryNeed::other(staged.growth_bytes(end));
+            }
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * QUEUED_CHANGE_BYTES);

@@ -83,7 +83,7 @@ codes! {
     FilterFull: 409, "filter-full", "The filter can't take all of the items":
         "nothing was changed, but an appending import keeps the lines before; create a larger filter, one that grows, or, beyond \
          its capacity_max, a strict one";
-    CodeRedeemed: 409, "code-redeemed", "The code has been redeemed": "the code is used: under another reference, or earlier than redemptions.retention";
+    CodeRedeemed: 409, "code-redeemed", "The code has been redeemed": "the code was redeemed under another reference";
     CodeHeld: 409, "code-held", "The code is held": "the code is held under another reference";
     CustomerLimit: 409, "customer-limit", "The customer has used up their share": "the customer has as many held and redeemed uses as `per_customer` allows";
     HoldExpired: 409, "hold-expired", "The hold has expired": "the hold expired before it was confirmed";

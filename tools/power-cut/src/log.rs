@@ -10,8 +10,8 @@ use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
     IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning,
     KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
-    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
-    UploadId, Window,
+    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, UnlessReach, Update,
+    UploadDigest, UploadId, Window,
 };
 use cuckood_state::testing::filter_image::Image;
 use std::num::ParseIntError;
@@ -320,7 +320,10 @@ fn line_up(position: u64) -> Command {
     let unless = vec![Unless {
         campaign: name(3),
         at_least,
-        only_for: Some(name(5)),
+        reach: UnlessReach {
+            only_for: Some(name(5)),
+            is_required: false,
+        },
     }];
     Command::PutLineUp(PutLineUp {
         name: line_up,

@@ -396,6 +396,7 @@ impl Command {
             Command::Create { kind, spec, .. } => spec.version(*kind),
             Command::ImageBegin(ImageBegin { kind, head, .. }) => head.profile.spec.version(*kind),
             Command::RedeemFor { .. } | Command::Forfeit { .. } => Meaning::Uses.since(),
+            Command::PutLineUp(PutLineUp { line_up, .. }) => line_up.version(),
             Command::ImageRecord { record, .. } => record.version.max(FORMAT_FIRST),
             Command::Configure(_)
             | Command::Update(_)
@@ -412,7 +413,6 @@ impl Command {
             | Command::ImportEnd(_)
             | Command::Advance { .. }
             | Command::TurnBack
-            | Command::PutLineUp(_)
             | Command::DeleteLineUp { .. }
             | Command::Restored { .. }
             | Command::ImageAbandon { .. }

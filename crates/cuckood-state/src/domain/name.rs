@@ -1,6 +1,7 @@
 //! Names of campaigns and coupons, the ids that distinguish filters that have had the same name, and line-ups of campaigns.
 
 use super::text::text_type;
+use super::{FORMAT_FIRST, Meaning};
 use derive_more::{Debug, Display};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
@@ -86,6 +87,7 @@ const NAME_BYTES: u64 = 48;
 
 /// Campaigns to choose from. `N` is the type of names: requests borrow them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "N: Clone + Serialize"))]
 pub struct LineUp<N = Name> {
     /// In order of preference; 1 to [`CAMPAIGNS_MAX`].
     pub campaigns: Vec<N>,
@@ -97,13 +99,60 @@ pub struct LineUp<N = Name> {
 
 /// Leaves a user out where another campaign holds them: an exclusion list or, with more than one copy, a frequency cap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "N: Clone + Serialize"))]
 pub struct Unless<N = Name> {
-    /// The other campaign. An unknown or inactive one excludes no user.
+    /// The other campaign.
     pub campaign: N,
     /// How many copies of the user it must hold.
     pub at_least: u32,
+    /// Which campaigns users are left out of, and when.
+    pub reach: UnlessReach<N>,
+}
+
+/// Which campaigns an exclusion leaves users out of, and what it does without its own campaign.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(
+    from = "ReachTag<N>",
+    into = "ReachTag<N>",
+    bound(serialize = "N: Clone + Serialize")
+)]
+pub struct UnlessReach<N = Name> {
     /// The campaign that the user is left out of; `None` for all.
     pub only_for: Option<N>,
+    /// If the other campaign is unknown or inactive, it excludes every user instead of none.
+    pub is_required: bool,
+}
+
+/// The reach as it is encoded. Version 1 of entries has the first two, with the bytes of an `Option<N>`.
+#[derive(Serialize, Deserialize)]
+enum ReachTag<N> {
+    All,
+    Only(N),
+    Required(Option<N>),
+}
+
+impl<N> From<ReachTag<N>> for UnlessReach<N> {
+    fn from(tag: ReachTag<N>) -> Self {
+        let is_required = matches!(tag, ReachTag::Required(_));
+        let only_for = match tag {
+            ReachTag::All | ReachTag::Required(None) => None,
+            ReachTag::Only(campaign) | ReachTag::Required(Some(campaign)) => Some(campaign),
+        };
+        Self {
+            only_for,
+            is_required,
+        }
+    }
+}
+
+impl<N> From<UnlessReach<N>> for ReachTag<N> {
+    fn from(reach: UnlessReach<N>) -> Self {
+        match (reach.is_required, reach.only_for) {
+            (true, only_for) => Self::Required(only_for),
+            (false, Some(campaign)) => Self::Only(campaign),
+            (false, None) => Self::All,
+        }
+    }
 }
 
 impl LineUp {
@@ -112,8 +161,17 @@ impl LineUp {
         let conditions = self
             .unless
             .iter()
-            .flat_map(|unless| [Some(&unless.campaign), unless.only_for.as_ref()]);
+            .flat_map(|unless| [Some(&unless.campaign), unless.reach.only_for.as_ref()]);
         self.campaigns.iter().chain(conditions.flatten())
+    }
+
+    /// Returns the version of entries that can express it.
+    pub fn version(&self) -> u16 {
+        if self.unless.iter().any(|unless| unless.reach.is_required) {
+            Meaning::RequiredCampaigns.since()
+        } else {
+            FORMAT_FIRST
+        }
     }
 
     /// Memory that it takes under this name, in bytes, approximately.
@@ -129,7 +187,8 @@ impl LineUp {
 impl<N: AsRef<str>> Unless<N> {
     /// Whether it can leave users out of this campaign.
     pub fn concerns(&self, campaign: &str) -> bool {
-        self.only_for
+        self.reach
+            .only_for
             .as_ref()
             .is_none_or(|only| only.as_ref() == campaign)
     }

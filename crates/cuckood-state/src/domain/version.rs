@@ -41,6 +41,8 @@ pub enum Meaning {
     Withdrawal,
     /// Codes may have several uses, and redemptions customers. A redemption may be cancelled without its use.
     Uses,
+    /// A condition of a line-up may require its campaign.
+    RequiredCampaigns,
     /// A filter may have any [`Normalization`](super::Normalization); before, coupons alone, and exact or ASCII.
     Spellings,
 }
@@ -55,6 +57,7 @@ impl Meaning {
             | Meaning::HoursForLocalDays
             | Meaning::Withdrawal
             | Meaning::Uses
+            | Meaning::RequiredCampaigns
             | Meaning::Spellings => 2,
         }
     }

@@ -91,6 +91,11 @@ impl Membership {
         self.exceptions.memory_bytes()
     }
 
+    /// Maximum memory of a set without members, in bytes.
+    pub(crate) fn none_bytes() -> u64 {
+        Numbers::growth_bytes(CLEARED)
+    }
+
     /// Maximum memory by which it grows, if numbers are below `end`, in bytes.
     pub(crate) fn growth_bytes(&self, end: u64) -> u64 {
         Numbers::growth_bytes(end.saturating_add(CLEARED)).saturating_sub(self.memory_bytes())

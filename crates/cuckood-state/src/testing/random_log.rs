@@ -8,7 +8,7 @@ use crate::domain::{
     Guards, IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
     ImportWarning, KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem,
     RedemptionId, Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless,
-    Update, UploadDigest, UploadId, Window,
+    UnlessReach, Update, UploadDigest, UploadId, Window,
 };
 use cuckood_filter::{Growth, Layout, Mode, Secret};
 use proptest::prelude::*;
@@ -69,7 +69,10 @@ fn line_up(a: u64, b: u64) -> Command {
         Unless {
             campaign,
             at_least: (b / 6 % 4) as u32,
-            only_for,
+            reach: UnlessReach {
+                only_for,
+                is_required: b.is_multiple_of(5),
+            },
         }
     });
     let line_up = LineUp {

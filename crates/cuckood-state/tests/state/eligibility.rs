@@ -2,7 +2,7 @@
 
 use cuckood_filter::Growth;
 use cuckood_state::domain::{
-    Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition,
+    Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, UnlessReach, Window, WindowPosition,
 };
 use cuckood_state::testing::commands::{NewFilter, target};
 use cuckood_state::testing::machine::Machine;
@@ -98,10 +98,12 @@ fn expected(
             continue;
         };
         let excluded_by = line_up.unless.iter().find(|unless| {
-            unless.only_for.as_ref().is_none_or(|only| only == name)
-                && campaigns.get(&unless.campaign).is_some_and(|other| {
-                    other.position(now) == WindowPosition::Inside
-                        && other.copies(user) >= unless.at_least
+            let reach = &unless.reach;
+            let active = campaigns.get(&unless.campaign);
+            let active = active.filter(|other| other.position(now) == WindowPosition::Inside);
+            reach.only_for.as_ref().is_none_or(|only| only == name)
+                && active.map_or(reach.is_required, |other| {
+                    other.copies(user) >= unless.at_least
                 })
         });
         let position = campaign.position(now);
@@ -125,6 +127,12 @@ fn expected(
     for unless in &line_up.unless {
         if !campaigns.contains_key(&unless.campaign) && !answer.unknown.contains(&unless.campaign) {
             answer.unknown.push(unless.campaign.clone());
+        }
+        let is_inactive = campaigns
+            .get(&unless.campaign)
+            .is_some_and(|other| other.position(now) != WindowPosition::Inside);
+        if unless.reach.is_required && is_inactive && !answer.inactive.contains(&unless.campaign) {
+            answer.inactive.push(unless.campaign.clone());
         }
     }
     Ok(answer)
@@ -242,12 +250,18 @@ fn line_up() -> impl Strategy<Value = LineUp<String>> {
         1..4u32,
         any::<bool>(),
         proptest::option::of(0..NAMES),
+        any::<bool>(),
     );
-    let unless = unless.prop_map(|(campaign, at_least, is_list, only_for)| Unless {
-        campaign: name(campaign),
-        at_least: if is_list { 1 } else { at_least },
-        only_for: only_for.map(name),
-    });
+    let unless = unless.prop_map(
+        |(campaign, at_least, is_list, only_for, is_required)| Unless {
+            campaign: name(campaign),
+            at_least: if is_list { 1 } else { at_least },
+            reach: UnlessReach {
+                only_for: only_for.map(name),
+                is_required,
+            },
+        },
+    );
     // More than are looked up together.
     let campaigns = proptest::collection::vec((0..NAMES).prop_map(name), 1..90);
     let campaigns = prop_oneof![

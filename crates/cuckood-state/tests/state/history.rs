@@ -4,7 +4,7 @@ use cuckood_state::State;
 use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportBegin,
     ImportEnd, ImportId, ImportLines, ImportMode, KeyName, Kind, LineUp, Proposal, PutLineUp,
-    Redeem, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, Update,
+    Redeem, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, UnlessReach, Update,
     UploadDigest, UploadId, Window,
 };
 use cuckood_state::testing::commands::{
@@ -151,7 +151,10 @@ fn script() -> Vec<Command> {
     let unless = Unless {
         campaign: name("f1"),
         at_least: 1,
-        only_for: None,
+        reach: UnlessReach {
+            only_for: None,
+            is_required: false,
+        },
     };
     let line_up = LineUp {
         unless: vec![unless],

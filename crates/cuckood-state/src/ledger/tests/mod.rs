@@ -1,7 +1,10 @@
 //! A ledger next to a model of sorted maps, which says what each operation finds and forgets.
 
+use super::stored::are_distinct;
 use super::*;
 use crate::domain::RedemptionDetails;
+use crate::index::{EQUAL_MAX, IndexEntry};
+use crate::paged::Copied;
 use crate::section::Section;
 use proptest::prelude::*;
 use proptest::sample::Index as Chosen;

@@ -1,8 +1,10 @@
 """Generates from the OpenAPI document what a package of this client contains besides `src/cuckood_client/*.py`."""
 
+import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,25 @@ class GenerateHook(BuildHookInterface[Any]):
 def generate(root: Path, document: Path) -> None:
     """Generate anew, and fail where the generator leaves anything out."""
     program = [sys.executable, "-m", "openapi_python_client", "generate"]
-    paths = ["--path", str(document), "--output-path", str(root / "src/cuckood_client/generated")]
     settings = ["--config", str(root / "generator.yaml"), "--custom-template-path", str(root / "templates")]
-    subprocess.run([*program, *paths, *settings, "--meta", "none", "--overwrite", "--fail-on-warning"], check=True)
+    with tempfile.TemporaryDirectory() as place:
+        plain = Path(place) / "openapi.json"
+        plain.write_text(json.dumps(without_null_bodies(json.loads(document.read_text()))))
+        paths = ["--path", str(plain), "--output-path", str(root / "src/cuckood_client/generated")]
+        subprocess.run([*program, *paths, *settings, "--meta", "none", "--overwrite", "--fail-on-warning"], check=True)
     for path in (root / "src/cuckood_client/generated").rglob("*.py"):
         path.write_text(adapted(path.read_text()))
+
+
+def without_null_bodies(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document without `null` for a body that can be absent: it means the same."""
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            cases = content["schema"].get("oneOf", [])
+            others = [case for case in cases if case.get("type") != "null"]
+            if len(others) == 1:
+                content["schema"] = others[0]
+    return document
 
 
 def adapted(source: str) -> str:

@@ -1,6 +1,7 @@
 """A day's work with every part of the API."""
 
 import json
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
@@ -9,13 +10,17 @@ import pytest
 from cuckood_client import UNSET, Client, ProblemError
 from cuckood_client.models import (
     CampaignSpec,
+    Cancellation,
     CodeList,
     CodesToAdd,
     CouponSpec,
+    CustomerList,
     EligibilityRequest,
+    EventLine,
     FilterPatch,
     Layout,
     ProblemCode,
+    Redemption,
     RedemptionRequest,
     UserList,
     UsersToAdd,
@@ -107,6 +112,49 @@ def test_coupons(client: Client) -> None:
     assert [redemption.status for redemption in found] == ["cancelled"]
     assert [redemption.reference for redemption in client.redemptions.export("c-welcome")] == ["order-42", "order-45"]
     assert list(client.redemptions.export("c-welcome", status="held")) == []
+
+
+def test_coupon_limits_uses_and_customers(client: Client) -> None:
+    spec = CouponSpec(capacity=100, uses=2, per_customer=1, normalize="code")
+    made = client.put_coupon("c-uses", spec)
+    assert (made.uses, made.per_customer, made.normalize) == (2, 1, "code")
+    assert made.stats.uses and (made.stats.uses.held, made.stats.uses.redeemed) == (0, 0)
+    client.add_codes("c-uses", CodesToAdd(codes=["SPRING-10"]))
+
+    def redeem(order: str, customer: str | None, hold_seconds: int = 0) -> Redemption:
+        request = RedemptionRequest(code="spring10", reference=order, customer=customer, hold_seconds=hold_seconds)
+        return client.redeem("c-uses", request)
+
+    with pytest.raises(ProblemError) as error:
+        redeem("order-1", None)
+    assert [fault.pointer for fault in refused(error, 422, "invalid-request").faults] == ["/customer"]
+    used = redeem("order-1", "c-7")
+    with pytest.raises(ProblemError) as error:
+        redeem("order-2", "c-7")
+    refused(error, 409, "customer-limit")
+    hold = redeem("order-2", "c-8", hold_seconds=900)
+    with pytest.raises(ProblemError) as error:
+        redeem("order-3", "c-9")
+    assert refused(error, 409, "code-held").expires_at == hold.expires_at
+    (found,) = client.look_up_codes("c-uses", CodeList(codes=["spring10"])).codes
+    assert found.status == "held" and found.uses and (found.uses.taken, found.uses.held) == (2, 1)
+    assert found.redemptions and [redemption.id for redemption in found.redemptions] == [hold.id, used.id]
+
+    # A use that is not released stays taken.
+    cancelled = client.cancel_redemption("c-uses", used.id, Cancellation(release=False))
+    assert (cancelled.status, cancelled.released) == ("cancelled", False)
+    assert client.cancel_redemption("c-uses", hold.id).released is None
+    looked_up = client.look_up_customers("c-uses", CustomerList(customers=["c-7", "c-8"])).customers
+    assert [(customer.taken, customer.redemptions) for customer in looked_up] == [(1, []), (0, [])]
+    ended = {event.reference: event.released for event in islice(cancellations(client), 2)}
+    assert ended == {"order-1": False, "order-2": None}
+
+
+def cancellations(client: Client) -> Iterator[EventLine]:
+    """The cancellations of a coupon, as they are followed."""
+    for event in client.events.follow():
+        if event.coupon == "c-uses" and event.event == "redemption.cancelled":
+            yield event
 
 
 def test_events_end_at_line_feeds_only(client: Client) -> None:

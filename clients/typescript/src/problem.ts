@@ -32,7 +32,7 @@ export class ProblemError extends Error {
     return this.problem.errors ?? [];
   }
 
-  /** With `code-held`: when the hold of the code expires. */
+  /** With `code-held`: when a hold of the code expires, usually the first one. */
   get expiresAt(): string | undefined {
     return this.problem.expires_at;
   }

@@ -53,6 +53,42 @@ test("coupons", async () => {
   assert.deepEqual([used.id, used.status], [held.id, "redeemed"]);
 });
 
+test("uses and customers", async () => {
+  const path = { coupon: "uses" };
+  const made = await cuckood.putCoupon({ path, body: { capacity: 100, uses: 2, per_customer: 1, normalize: "code" } });
+  assert.deepEqual([made.uses, made.per_customer, made.normalize], [2, 1, "code"]);
+  assert.deepEqual(made.stats.uses, { held: 0, redeemed: 0 });
+  await cuckood.addCodes({ path, body: { codes: ["SPRING-10"] } });
+  const redeem = (reference: string, customer?: string, hold_seconds = 0) =>
+    cuckood.redeem({ path, body: { code: "spring10", reference, customer, hold_seconds } });
+  await assert.rejects(redeem("order-1"), refused(422, "invalid-request", "/customer"));
+  const used = await redeem("order-1", "c-7");
+  await assert.rejects(redeem("order-2", "c-7"), refused(409, "customer-limit"));
+  const hold = await redeem("order-2", "c-8", 900);
+  await assert.rejects(
+    redeem("order-3", "c-9"),
+    (error) => refused(409, "code-held")(error) && (error as ProblemError).expiresAt === hold.expires_at,
+  );
+  const { codes } = await cuckood.lookUpCodes({ path, body: { codes: ["spring10"] } });
+  assert.deepEqual(codes, [{ status: "held", uses: { taken: 2, held: 1 }, redemptions: [hold, used] }]);
+  // A use that is not released stays taken.
+  const cancelled = await cuckood.cancelRedemption({ path: { ...path, id: used.id }, body: { release: false } });
+  assert.deepEqual([cancelled.status, cancelled.released], ["cancelled", false]);
+  assert.equal((await cuckood.cancelRedemption({ path: { ...path, id: hold.id } })).released, undefined);
+  const { customers } = await cuckood.lookUpCustomers({ path, body: { customers: ["c-7", "c-8"] } });
+  assert.deepEqual(customers, [
+    { taken: 1, redemptions: [] },
+    { taken: 0, redemptions: [] },
+  ]);
+  const answer = await cuckood.listEvents({ query: { limit: 10_000 } });
+  const events = (await answer.text()).trimEnd().split("\n").map((line) => JSON.parse(line) as EventLine);
+  const ended = events.filter(({ coupon, event }) => coupon === "uses" && event === "redemption.cancelled");
+  assert.deepEqual(ended.map(({ reference, released }) => [reference, released]), [
+    ["order-1", false],
+    ["order-2", undefined],
+  ]);
+});
+
 test("events", async () => {
   await cuckood.putCoupon({ path: { coupon: "told" }, body: { capacity: 10 } });
   await cuckood.addCodes({ path: { coupon: "told" }, body: { codes: ["K7Q2", "9FXM"] } });

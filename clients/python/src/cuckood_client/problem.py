@@ -49,7 +49,7 @@ class ProblemError(Exception):
 
     @property
     def expires_at(self) -> datetime | None:
-        """With `code-held`: when the hold of the code expires."""
+        """With `code-held`: when a hold of the code expires, usually the first one."""
         return self.problem.expires_at
 
 

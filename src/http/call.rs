@@ -46,20 +46,28 @@ pub(super) trait Right: Send + Sync + 'static {
 pub(super) struct AccessRule {
     /// The scope that the caller's key must have.
     pub(super) scope: Scope,
+    /// Another one that it must have, too.
+    pub(super) also: Option<Scope>,
     pub(super) effect: Effect,
     /// Whether it is logged as an administrative act.
     pub(super) is_audited: bool,
 }
 
 macro_rules! rights {
-    ($($(#[$doc:meta])* $right:ident: $scope:ident, $effect:ident, audited: $is_audited:literal;)*) => {
+    (@also) => { None };
+    (@also $also:ident) => { Some(Scope::$also) };
+    ($($(#[$doc:meta])* $right:ident: $scope:ident $(with $also:ident)?, $effect:ident, audited: $is_audited:literal;)*) => {
         $(
             $(#[$doc])*
             pub(super) struct $right;
 
             impl Right for $right {
-                const RULE: AccessRule =
-                    AccessRule { scope: Scope::$scope, effect: Effect::$effect, is_audited: $is_audited };
+                const RULE: AccessRule = AccessRule {
+                    scope: Scope::$scope,
+                    also: rights!(@also $($also)?),
+                    effect: Effect::$effect,
+                    is_audited: $is_audited,
+                };
             }
         )*
     };
@@ -78,6 +86,8 @@ rights! {
     Redeem: Redeem, WritesOnce, audited: false;
     /// Looks codes up.
     LookUp: Redeem, Reads, audited: false;
+    /// Looks customers up, in whatever redemption.
+    LookUpCustomers: Redeem with Read, Reads, audited: false;
     /// Deletes a campaign, a coupon or a line-up.
     Delete: Admin, WritesOnce, audited: true;
     /// Maintains the service.

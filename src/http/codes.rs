@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
 pub(super) struct CodeList<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
+    /// 1 to 512 bytes each. `normalize` decides which spellings are the same.
     #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     codes: Vec<Item<'a>>,
@@ -34,7 +34,7 @@ pub(super) struct CodeList<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"codes": ["K7Q2-9FXM"]}))]
 pub(super) struct CodesToAdd<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
+    /// 1 to 512 bytes each. `normalize` decides which spellings are the same.
     #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     codes: Vec<Item<'a>>,
@@ -222,8 +222,10 @@ pub(crate) async fn count(
     path = "/v1/coupons/{coupon}/codes/remove",
     operation_id = "remove_codes",
     tag = "codes",
-    summary = "Withdraw codes; a held code loses its hold",
-    description = "Redeemed codes remain.",
+    summary = "Withdraw codes",
+    description = "Of codes with one use, a held one loses its hold. A code whose uses are all taken \
+        stays used, and is absent once one of them ends; adding it again puts it back. Redemptions \
+        remain.",
     request_body = CodeList<'_>,
     responses(
         (status = 200, description = ORDER, body = Removed),

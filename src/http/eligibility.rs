@@ -40,7 +40,7 @@ const REQUESTS_AT_ONCE: usize = 16;
     "unless": [{"campaign": "opted-out"}, {"campaign": "summer.seen", "at_least": 3, "for": "summer"}]
 }))]
 struct EligibilityRequest<'a> {
-    /// Used exactly as given, 1 to 512 bytes.
+    /// 1 to 512 bytes. `normalize` of each campaign decides which spellings are the same.
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Item<'a>,

@@ -78,10 +78,32 @@ pub fn document() -> Value {
         let method = declared.method.as_str().to_ascii_lowercase();
         let mut operation = document["paths"][&declared.path][&method].take();
         complete(declared, &mut operation);
+        make_body_optional(&mut operation);
         share(&mut operation, &mut document["components"]);
         document["paths"][&declared.path][&method] = operation;
     }
     document
+}
+
+/// Turns a body that may be null, as utoipa describes an optional one, into one that may be missing.
+fn make_body_optional(operation: &mut Value) {
+    let mut is_optional = false;
+    let body = operation.get_mut("requestBody");
+    let contents = body.and_then(|body| body["content"].as_object_mut());
+    for (_, content) in contents.into_iter().flatten() {
+        let choices = content["schema"]["oneOf"].as_array().cloned();
+        let is_null = |choice: &Value| choice["type"] == "null";
+        let Some(choices) = choices.filter(|choices| choices.iter().any(is_null)) else {
+            continue;
+        };
+        if let Some(schema) = choices.into_iter().find(|choice| !is_null(choice)) {
+            content["schema"] = schema;
+            is_optional = true;
+        }
+    }
+    if is_optional {
+        operation["requestBody"]["required"] = false.into();
+    }
 }
 
 /// The pattern of the names of campaigns, coupons and line-ups.
@@ -291,7 +313,7 @@ fn response_example(path: &str, media_type: &str) -> Option<Value> {
         ("/v1/coupons/{coupon}/redemptions", "text/csv") => {
             let id = "0f5e3c2b9a7d4f1e8c6b5a4938271605";
             let at = "2026-12-01T00:00:00.000Z";
-            format!("{}\n{id},redeemed,order-42,{at},,{at},,\n", redemptions::COLUMNS)
+            format!("{}\n{id},redeemed,order-42,{at},,{at},,,\n", redemptions::COLUMNS)
         }
         ("/v1/events", "text/csv") => {
             let empty = ",".repeat(events::COLUMNS.matches(',').count() - 4);

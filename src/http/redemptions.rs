@@ -20,9 +20,7 @@ use cuckood_state::domain::{
     Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
     Timestamp,
 };
-use cuckood_state::{
-    ChangeNumber, CodeFound, FilterView, LookUpScan, RedemptionPage, RedemptionQuery,
-};
+use cuckood_state::{ChangeNumber, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
 use futures_util::stream;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -319,12 +317,10 @@ fn explain(call: &Call<Redeem>, coupon: &str, digest: Digest, problem: Problem) 
     };
     let now = call.api.engine.now();
     if view.spec.supply.has_several_uses() {
-        let found = view.look_up_uses(&[digest], &mut LookUpScan::at(now));
-        let held = found.iter().flat_map(|uses| &uses.redemptions);
-        let expires_at = held.filter_map(Redemption::held_until).min();
+        let is_held = problem.code == Code::CodeHeld;
         return Problem {
             detail: "all uses of the code are taken, under other references".into(),
-            expires_at: expires_at.filter(|_| problem.code == Code::CodeHeld),
+            expires_at: view.first_expiry(digest, now).filter(|_| is_held),
             ..problem
         };
     }
@@ -554,8 +550,8 @@ fn released() -> bool {
 
 /// Release a held or redeemed code
 ///
-/// Can be repeated, and never undoes a newer redemption of the same code. An expired redemption stays expired, with 200: its code
-/// is available already. The first cancellation decides whether the code is released. A withdrawn code does not become available.
+/// Can be repeated, and never undoes a newer redemption of the same code. An expired redemption stays expired, with 200. The
+/// first cancellation decides whether the use is released. A withdrawn code does not become available.
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions/{id}/cancel", operation_id = "cancel_redemption", tag = "redemptions",
     request_body = Option<Cancellation>,

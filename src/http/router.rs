@@ -8,6 +8,7 @@ use super::response::{Code, Problem};
 use super::{
     admin, codes, customers, eligibility, events, generate, imports, pages, redemptions, users,
 };
+use crate::access::Scope;
 use axum::body::HttpBody;
 use axum::extract::Request;
 use http::{Method, StatusCode};
@@ -151,7 +152,9 @@ impl Routes {
             for (method, operation) in operations {
                 let Some(operation) = operation else { continue };
                 let security = access.map(|access| {
-                    SecurityRequirement::new(SECURITY_SCHEME, [access.scope.as_str()])
+                    let scopes = [Some(access.scope), access.also];
+                    let scopes = scopes.into_iter().flatten().map(Scope::as_str);
+                    SecurityRequirement::new(SECURITY_SCHEME, scopes)
                 });
                 operation.security = Some(security.into_iter().collect());
                 self.operations.push(Operation {
@@ -399,7 +402,6 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Scope;
 
     fn ids(is_wanted: impl Fn(&AccessRule) -> bool) -> Vec<String> {
         let operations = routes().operations.into_iter();

@@ -375,6 +375,7 @@ fn permit(
 ) -> Result<(), Denied> {
     if let Some(access) = operation.and_then(|operation| operation.access) {
         caller.require(access.scope)?;
+        access.also.map_or(Ok(()), |also| caller.require(also))?;
     }
     // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
     let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];

@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 pub(super) struct UserList<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
+    /// 1 to 512 bytes each. `normalize` decides which spellings are the same.
     #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item<'a>>,
@@ -31,7 +31,7 @@ pub(super) struct UserList<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 pub(super) struct UsersToAdd<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
+    /// 1 to 512 bytes each. `normalize` decides which spellings are the same.
     #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item<'a>>,
@@ -45,7 +45,7 @@ pub(super) struct UsersToAdd<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"users": ["u1", "u2"]}))]
 pub(super) struct UsersToRemove<'a> {
-    /// Used exactly as given, 1 to 512 bytes each.
+    /// 1 to 512 bytes each. `normalize` decides which spellings are the same.
     #[serde(borrow, deserialize_with = "json::list::<{ ITEMS_MAX + 1 }, _, _>")]
     #[schema(min_items = 1, max_items = 10_000)]
     users: Vec<Item<'a>>,

@@ -60,6 +60,8 @@ pub struct Filter {
     /// Of an open pool.
     pub stock: u64,
     slots: BTreeMap<Item, Slot>,
+    /// Of a coupon: the codes that were added and not removed since. Others are in only as long as they are held or redeemed.
+    pool: BTreeSet<Item>,
     pub redemptions: Vec<Redemption>,
     /// The staged tables of a `mode=replace` import.
     replacement: Option<Replacement>,
@@ -140,6 +142,7 @@ impl Filter {
             capacity: kind.capacity(),
             stock: STOCK,
             slots: BTreeMap::new(),
+            pool: BTreeSet::new(),
             redemptions: Vec::new(),
             replacement: None,
             known: BTreeSet::new(),
@@ -390,6 +393,7 @@ impl Filter {
     }
 
     fn add(&mut self, item: Item, revive: bool) -> &'static str {
+        self.pool.insert(item);
         let outcome = match self.slots.get(&item) {
             None => "added",
             Some(_) if self.kind == Kind::CompactCampaign => "added",
@@ -397,7 +401,7 @@ impl Filter {
                 self.end(index, Status::Cancelled);
                 "revived"
             }
-            Some(Slot::Redeemed(_)) => return "already_redeemed",
+            Some(Slot::Redeemed(_)) => "already_redeemed",
             Some(_) => "already_present",
         };
         put(&mut self.slots, self.kind, item);
@@ -406,6 +410,8 @@ impl Filter {
     }
 
     fn remove(&mut self, item: Item, all: bool) -> &'static str {
+        self.pool.remove(&item);
+        self.keep(Change::Remove { item, all });
         let outcome = match self.slots.get(&item) {
             None => "absent",
             Some(Slot::Redeemed(_)) => return "already_redeemed",
@@ -416,7 +422,6 @@ impl Filter {
             Some(Slot::Copies(_)) => "removed",
         };
         take(&mut self.slots, item, all);
-        self.keep(Change::Remove { item, all });
         outcome
     }
 
@@ -440,6 +445,7 @@ impl Filter {
         let before = self.total();
         self.slots
             .retain(|_, slot| !matches!(slot, Slot::Copies(_)));
+        self.pool.clear();
         self.keep(Change::Clear);
         Expected::Cleared(before - self.total())
     }
@@ -452,6 +458,14 @@ impl Filter {
         let used = |slot: &Slot| !matches!(slot, Slot::Copies(_));
         let live = std::mem::take(&mut self.slots);
         let lines = upload.len() as u64;
+        self.pool = upload.clone();
+        for change in &changes {
+            match *change {
+                Change::Add(item) => drop(self.pool.insert(item)),
+                Change::Remove { item, .. } => drop(self.pool.remove(&item)),
+                Change::Clear => self.pool.clear(),
+            }
+        }
         let mut slots: BTreeMap<_, _> = upload
             .into_iter()
             .map(|item| (item, Slot::Copies(1)))
@@ -542,11 +556,14 @@ impl Filter {
         Expected::Redemption { status: 200, index }
     }
 
-    /// Ends a current redemption; its code is available again, or absent in an open pool.
+    /// Ends a current redemption; its code is available again, or absent if it was withdrawn, or in an open pool.
     fn end(&mut self, index: usize, status: Status) {
         let redemption = &mut self.redemptions[index];
         redemption.status = status;
         match self.kind {
+            Kind::Coupon if !self.pool.contains(&redemption.code) => {
+                self.slots.remove(&redemption.code)
+            }
             Kind::OpenPool => self.slots.remove(&redemption.code),
             _ => self.slots.insert(redemption.code, Slot::Copies(1)),
         };

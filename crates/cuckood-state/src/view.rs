@@ -54,13 +54,36 @@ impl LookUpScan {
         let left = CROWDED_SCANNED_MAX;
         Self { now, left }
     }
+}
 
-    /// Number of holds that have run out.
-    fn run_out(&self, redemptions: &[Redemption]) -> u32 {
-        let run_out = redemptions
-            .iter()
-            .filter(|found| found.has_run_out(self.now));
-        run_out.count() as u32
+/// The held and redeemed redemptions of a code or a customer.
+#[derive(Default)]
+struct Standing {
+    /// The latest ones, up to [`LISTED_MAX`].
+    latest: Vec<Redemption>,
+    /// Number of all.
+    number: u64,
+    /// Number of holds among them that have run out, and that the log has no entry about yet.
+    run_out: u32,
+}
+
+impl Standing {
+    /// All that an index finds.
+    fn of(latest: Vec<Redemption>, now: Timestamp) -> Self {
+        let run_out = latest.iter().filter(|found| found.has_run_out(now)).count();
+        Self {
+            number: latest.len() as u64,
+            run_out: run_out as u32,
+            latest,
+        }
+    }
+
+    fn add(&mut self, redemption: RedemptionView<'_>, now: Timestamp) {
+        self.number += 1;
+        self.run_out += u32::from(redemption.has_run_out(now));
+        if self.latest.len() < LISTED_MAX {
+            self.latest.push(redemption.unpack());
+        }
     }
 }
 
@@ -278,8 +301,11 @@ impl FilterView {
         let standing = ledger.standing_of_code(digest);
         drop(ledger);
         let is_of = |found: RedemptionView<'_>| found.digest() == digest;
-        let standing = standing.unwrap_or_else(|| self.latest_standing(scan, is_of));
-        let run_out = scan.run_out(&standing);
+        let standing = match standing {
+            Some(found) => Standing::of(found, scan.now),
+            None => self.latest_standing(scan, is_of),
+        };
+        let run_out = standing.run_out;
         let taken = tally.map_or(0, |tally| tally.taken).saturating_sub(run_out);
         let held = tally.map_or(0, |tally| tally.held).saturating_sub(run_out);
         let status = if is_absent {
@@ -295,7 +321,7 @@ impl FilterView {
             status,
             taken,
             held,
-            redemptions: self.listed(standing, scan.now),
+            redemptions: self.listed(standing.latest, scan.now),
         }
     }
 
@@ -333,14 +359,15 @@ impl FilterView {
         let standing = ledger.standing_of_customer(customer);
         drop(ledger);
         let is_of = |found: RedemptionView<'_>| found.customer() == Some(customer);
-        let standing = standing.unwrap_or_else(|| self.latest_standing(scan, is_of));
-        let run_out = scan.run_out(&standing);
-        let redemptions = self.listed(standing, scan.now);
-        let taken = match tally {
-            Some(tally) => u64::from(tally.taken.saturating_sub(run_out)),
-            None => redemptions.len() as u64,
+        let standing = match standing {
+            Some(found) => Standing::of(found, scan.now),
+            None => self.latest_standing(scan, is_of),
         };
-        CustomerUses { taken, redemptions }
+        let taken = tally.map_or(standing.number, |tally| tally.taken.into());
+        CustomerUses {
+            taken: taken.saturating_sub(standing.run_out.into()),
+            redemptions: self.listed(standing.latest, scan.now),
+        }
     }
 
     /// Counts the customers of whom nothing is known.
@@ -352,6 +379,20 @@ impl FilterView {
                 && standing.is_some_and(|standing| standing.is_empty())
         };
         customers.iter().filter(is_absent).count()
+    }
+
+    /// Returns when the first hold of a code with several uses expires, of those that have not run out at `now`. If other codes have very
+    /// many holds that expire earlier, it is the first of the latest ones.
+    pub fn first_expiry(&self, digest: Digest, now: Timestamp) -> Option<Timestamp> {
+        let ledger = self.ledger.read();
+        let mut first = ledger.first_holds(now).take(SCANNED_MAX);
+        let found = first.find(|hold| hold.digest() == digest);
+        if let Some(found) = found.map(RedemptionView::unpack) {
+            return found.held_until();
+        }
+        let standing = ledger.standing_of_code(digest).unwrap_or_default();
+        let expiries = standing.iter().filter_map(Redemption::held_until);
+        expiries.filter(|until| *until > now).min()
     }
 
     /// Those of the held or redeemed redemptions that readers see at `now`.
@@ -368,10 +409,10 @@ impl FilterView {
         &self,
         scan: &mut LookUpScan,
         is_of: impl Fn(RedemptionView<'_>) -> bool,
-    ) -> Vec<Redemption> {
-        let mut found = Vec::new();
+    ) -> Standing {
+        let mut standing = Standing::default();
         let mut before = ChangeNumber(u64::MAX);
-        while scan.left > 0 && found.len() < LISTED_MAX {
+        while scan.left > 0 {
             let ledger = self.ledger.read();
             let mut at_end = true;
             for redemption in ledger.latest(before).take(SCANNED_MAX.min(scan.left)) {
@@ -379,14 +420,14 @@ impl FilterView {
                 scan.left -= 1;
                 before = redemption.change();
                 if redemption.stands() && is_of(redemption) {
-                    found.push(redemption.unpack());
+                    standing.add(redemption, scan.now);
                 }
             }
             if at_end {
                 break;
             }
         }
-        found
+        standing
     }
 
     fn answers(&self, now: Timestamp) -> bool {

@@ -59,7 +59,8 @@ pub struct SectionId {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageChunk(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
-/// The section of an image that a part belongs to. They arrive in this order.
+/// The section of an image that a part belongs to. Tables arrive first, the ordinals, members and uses of a coupon before its redemptions,
+/// statistics last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ImageSection {
     /// The tables, one after the other.

@@ -584,6 +584,15 @@ impl Ledger {
         self.holds.first().copied()
     }
 
+    /// The holds that have not run out at `now`, the first to expire first.
+    pub(super) fn first_holds(&self, now: Timestamp) -> impl Iterator<Item = RedemptionView<'_>> {
+        let later = self
+            .holds
+            .iter()
+            .skip_while(move |(until, _)| *until <= now);
+        later.filter_map(|(_, id)| self.get(id))
+    }
+
     /// The redemption that ended first, and when.
     pub(super) fn first_ended(&self) -> Option<Due> {
         self.retention.first()

@@ -17,7 +17,7 @@ import { Empty, Panel, Refusal, Select, Tag, Text, Time, type Tone } from "../pa
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
 import { fullName } from "../state/filters.ts";
-import { allowed } from "../state/session.ts";
+import { accepts, allowed } from "../state/session.ts";
 import { write } from "../state/writes.ts";
 
 const TONES: Record<Redemption["status"], Tone> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
@@ -42,10 +42,12 @@ function Redeem({ filter, changed }: RedemptionsProps): JSX.Element {
   const [code, setCode] = useState("");
   const [reference, setReference] = useState("");
   const [minutes, setMinutes] = useState("");
+  const [customer, setCustomer] = useState("");
   const isHold = Number(minutes) > 0;
-  const body = { code, reference, hold_seconds: isHold ? Math.round(Number(minutes) * 60) : undefined };
+  const isLimited = filter.per_customer !== undefined;
+  const body = { code, reference, customer: customer === "" ? undefined : customer, hold_seconds: isHold ? Math.round(Number(minutes) * 60) : undefined };
   const call = (): Call | undefined =>
-    code === "" || reference === "" ? undefined : { method: "POST", path: `v1/coupons/${filter.name}/redemptions`, body };
+    code === "" || reference === "" || (isLimited && customer === "") ? undefined : { method: "POST", path: `v1/coupons/${filter.name}/redemptions`, body };
   return (
     <Action<Redemption>
       label={isHold ? t.hold : t.redeem}
@@ -60,6 +62,9 @@ function Redeem({ filter, changed }: RedemptionsProps): JSX.Element {
       <div class="fields">
         <Text label={t.code} value={code} change={setCode} required />
         <Text label={t.reference} value={reference} change={setReference} hint={t.referenceHint} required />
+        {accepts("RedemptionRequest", "customer") && (
+          <Text label={t.customer} value={customer} change={setCustomer} hint={isLimited ? t.customerHint : t.customerOptional} required={isLimited} />
+        )}
         <Text label={t.minutes} type="number" min={0} max={10_080} value={minutes} change={setMinutes} hint={t.minutesHint} />
       </div>
     </Action>

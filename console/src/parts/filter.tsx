@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import type { Filter, Labels } from "../api/types.ts";
 import { away, count, percent } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
-import { labelTexts, phaseOf, stockOf, type Phase } from "../state/filters.ts";
+import { labelTexts, phaseOf, usesOf, type Phase } from "../state/filters.ts";
 import { Bar, Tag, Time, type Tone } from "./panel.tsx";
 
 const TONES: Readonly<Record<Phase, Tone>> = { active: "good", scheduled: "quiet", sold_out: "warn", ended: "quiet" };
@@ -26,14 +26,13 @@ export function Window({ filter: { starts_at, ends_at } }: { readonly filter: Fi
   return ends_at === undefined ? <span class="quiet">{t.noEnd}</span> : <Time at={ends_at} />;
 }
 
-/** How much of a coupon's stock is used. */
+/** How much of a coupon's stock, or of the uses of its codes, is used. */
 export function Stock({ filter }: { readonly filter: Filter }): JSX.Element | null {
-  const total = stockOf(filter);
-  const used = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
-  if (total === 0 && used === 0) {
+  const { taken, total, left } = usesOf(filter);
+  if (total === 0 && taken === 0) {
     return null;
   }
-  const share = total === 0 ? 1 : used / total;
+  const share = total === 0 ? 1 : (total - left) / total;
   return <Bar share={share} label={texts.value.filters.used(percent(Math.min(1, share)), count(total))} warnFrom={NEARLY} />;
 }
 

@@ -62,6 +62,21 @@ export interface Redemption {
   readonly expires_at?: string;
   readonly redeemed_at?: string;
   readonly cancelled_at?: string;
+  /** False if it ended, and its code did not become available by that; else absent. */
+  readonly released?: boolean;
+}
+
+/** What a lookup finds of a code: its redemption, or its uses if it has several. */
+export interface CodeLookup {
+  readonly status: "available" | "held" | "redeemed" | "absent";
+  readonly redemption?: Redemption;
+  readonly uses?: { readonly taken: number; readonly held: number };
+  readonly redemptions?: readonly Redemption[];
+}
+
+export interface CustomerLookup {
+  readonly taken: number;
+  readonly redemptions: readonly Redemption[];
 }
 
 export interface Exclusion {

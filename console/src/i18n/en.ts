@@ -519,8 +519,14 @@ export const en = {
     releaseTitle: (reference: string) => `Release the code of ${reference}?`,
     releaseText: (coupon: string) => `Its hold at ${coupon} ends, and someone else can use the code. This can't be undone.`,
     cancel: "Cancel redemption",
-    cancelTitle: (reference: string) => `Release the code of ${reference}?`,
+    cancelTitle: (reference: string) => `Cancel the redemption of ${reference}?`,
     cancelText: (coupon: string) => `Its redemption at ${coupon} is cancelled, and the code can be redeemed again. This can't be undone.`,
+    cancelWays: (coupon: string) =>
+      `Its redemption at ${coupon} is cancelled. If you give the code back, it can be used again, unless it was withdrawn. If you don't, this use stays taken, also for the customer. This can't be undone.`,
+    cancelReleasing: "Cancel and give the code back",
+    cancelKeeping: "Cancel, don't give it back",
+    isReleased: "given back",
+    isKept: "not given back",
   },
   lineUps: {
     about: "A line-up is a list of campaigns in order of preference. Your ad server asks for it by name and shows the first that a user may see.",

@@ -517,6 +517,11 @@ export const zh: Catalog = {
     cancel: "取消核销",
     cancelTitle: (reference) => `确定取消 ${reference} 的核销？`,
     cancelText: (coupon) => `将取消在“${coupon}”中的核销，券码可以再次核销。此操作无法撤销。`,
+    cancelWays: (coupon) => `将取消在“${coupon}”中的核销。如果退回券码，除非已作废，它可以再次使用；如果不退回，这次使用仍然计入，也计入客户的次数。此操作无法撤销。`,
+    cancelReleasing: "取消并退回券码",
+    cancelKeeping: "取消但不退回",
+    isReleased: "已退回",
+    isKept: "未退回",
   },
   lineUps: {
     about: "投放方案是按优先级排列的活动列表。广告服务器按标识请求方案，展示用户可以看到的第一个活动。",

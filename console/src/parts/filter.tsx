@@ -1,7 +1,7 @@
 /** Small things that both the tables and the pages of campaigns and coupons show. */
 
 import type { JSX } from "preact";
-import type { Filter, Labels } from "../api/types.ts";
+import type { Filter, Labels, Redemption } from "../api/types.ts";
 import { away, count, percent } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { labelTexts, phaseOf, usesOf, type Phase } from "../state/filters.ts";
@@ -9,12 +9,19 @@ import { Bar, Tag, Time, type Tone } from "./panel.tsx";
 
 const TONES: Readonly<Record<Phase, Tone>> = { active: "good", scheduled: "quiet", sold_out: "warn", ended: "quiet" };
 
+/** The tones of the statuses of a redemption. */
+const STATUS_TONES: Readonly<Record<Redemption["status"], Tone>> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
+
 /** From which share of its stock on a coupon is nearly sold out. */
 const NEARLY = 0.9;
 
 export function PhaseTag({ filter }: { readonly filter: Filter }): JSX.Element {
   const phase = phaseOf(filter);
   return <Tag tone={TONES[phase]}>{texts.value.phases[phase]}</Tag>;
+}
+
+export function StatusTag({ status }: { readonly status: Redemption["status"] }): JSX.Element {
+  return <Tag tone={STATUS_TONES[status]}>{texts.value.outcomes[status]}</Tag>;
 }
 
 /** When it starts, if it hasn't, else when it ends. */

@@ -543,6 +543,8 @@ export const en = {
   lineUps: {
     about: "A line-up is a list of campaigns in order of preference. Your ad server asks for it by name and shows the first that a user may see.",
     create: "New line-up",
+    copy: "New line-up like this one",
+    copied: (name: string) => `The campaigns, exclusions, limit and labels are those of ${name}. Its title and name are not copied.`,
     none: "There are no line-ups yet. A line-up is a list of campaigns in order of preference, which your ad server asks for by name.",
     campaigns: "Campaigns",
     exclusions: "Exclusions",

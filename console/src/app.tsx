@@ -13,7 +13,7 @@ import { choice, type Theme } from "./parts/theme.ts";
 import { Activity } from "./pages/activity.tsx";
 import { FilterPage } from "./pages/filter.tsx";
 import { Filters } from "./pages/filters.tsx";
-import { LineUpPage } from "./pages/line_up.tsx";
+import { LineUpPage, NewLineUp } from "./pages/line_up.tsx";
 import { LineUps } from "./pages/line_ups.tsx";
 import { NewFilter } from "./pages/new.tsx";
 import { Requests } from "./pages/requests.tsx";
@@ -57,7 +57,7 @@ function Page({ now }: { readonly now: Route }): JSX.Element {
     case "line-up":
       return <LineUpPage key={now.name} name={now.name} />;
     case "new-line-up":
-      return <LineUpPage />;
+      return <NewLineUp key={now.from ?? ""} {...now} />;
     case "uploads":
       return <Uploads />;
     case "activity":

@@ -8,8 +8,9 @@ const NEW: Readonly<Record<string, Kind>> = { "new-campaign": "campaigns", "new-
 const PAGES = ["campaigns", "coupons", "line-ups", "uploads", "activity", "system", "requests"] as const;
 
 export type Route =
-  | { readonly page: (typeof PAGES)[number] | "new-line-up" | "nowhere" }
+  | { readonly page: (typeof PAGES)[number] | "nowhere" }
   /** `from` is one to copy. */
+  | { readonly page: "new-line-up"; readonly from?: string }
   | { readonly page: "new"; readonly kind: Kind; readonly from?: string }
   | { readonly page: "filter"; readonly kind: Kind; readonly name: string }
   | { readonly page: "line-up"; readonly name: string };
@@ -23,6 +24,9 @@ export function parse(hash: string): Route {
     }
     if (isName && NEW[first] !== undefined) {
       return { page: "new", kind: NEW[first], from: second };
+    }
+    if (isName && first === "new-line-up") {
+      return { page: first, from: second };
     }
     return isName && first === "line-ups" ? { page: "line-up", name: second } : { page: "nowhere" };
   }

@@ -22,11 +22,15 @@ const PAGES: Readonly<Record<string, string>> = {
   campaign: "#/campaigns/spring-sale",
   coupon: "#/coupons/welcome-10",
   pool: "#/coupons/flash-sale",
+  uses: "#/coupons/podcast",
+  "lookup-codes": "#/coupons/podcast",
+  "lookup-customers": "#/coupons/podcast",
   "new-campaign": "#/new-campaign",
   "new-coupon": "#/new-coupon",
   "line-ups": "#/line-ups",
   "line-up": "#/line-ups/home",
   "new-line-up": "#/new-line-up",
+  "copied-line-up": "#/new-line-up/home",
   upload: "#/campaigns/newsletter",
   "upload-question": "#/campaigns/newsletter",
   "upload-unreadable": "#/campaigns/newsletter",
@@ -90,6 +94,15 @@ async function fill(url: string): Promise<void> {
     const hold_seconds = order % 4 === 3 ? 900 : 0;
     await send("POST", "coupons/welcome-10/redemptions", { code: `welcome-10-${order}`, reference: `order-${7_100 + order}`, hold_seconds });
     await send("POST", "coupons/flash-sale/redemptions", { code: `user-${order}`, reference: `order-${7_100 + order}`, hold_seconds });
+  }
+  await put("coupons/podcast", "Podcast codes · 播客专属", { capacity: 10, uses: 500, per_customer: 2, normalize: "code" }, { team: "growth" });
+  await send("POST", "coupons/podcast/codes", { codes: ["PODCAST-10", "RADIO-10"] });
+  for (let order = 0; order < 12; order += 1) {
+    const path = "coupons/podcast/redemptions";
+    const made = await send("POST", path, { code: "PODCAST-10", reference: `order-${9_100 + order}`, customer: `c-${order % 6}`, hold_seconds: order % 5 === 4 ? 900 : 0 });
+    if (order % 6 === 1) {
+      await send("POST", `${path}/${(made as { id: string }).id}/cancel`, { release: order === 1 });
+    }
   }
   await put("line-ups/home", "Start page", {
     campaigns: ["summer-teaser", "spring-sale", "app-install.fr", "nowhere", "newsletter"],
@@ -160,6 +173,14 @@ async function prepare(page: Page, name: string): Promise<void> {
     await page.locator("form.action").last().getByRole("textbox").fill("spring-sale-7");
     await page.locator("form.action").last().getByRole("button").click();
     await page.locator(".notice.good").waitFor();
+  }
+  if (name.startsWith("lookup")) {
+    // The acts are: check, look up codes, look up customers.
+    const form = page.locator("form.action:has(textarea)");
+    await form.getByRole("radio").nth(name === "lookup-codes" ? 1 : 2).check();
+    await form.locator("textarea").fill(name === "lookup-codes" ? "podcast 10\nRADIO-10\nTV-10" : "c-1\nc-4\nc-99");
+    await form.locator("button").click();
+    await form.locator("tbody tr").first().waitFor();
   }
   if (name === "menu" || name === "question") {
     await page.locator("tbody button[popovertarget]").first().click();

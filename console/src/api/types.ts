@@ -24,6 +24,8 @@ export interface Stats {
   readonly available?: number;
   readonly held?: number;
   readonly redeemed?: number;
+  /** Uses of codes, if a code has several. */
+  readonly uses?: { readonly held: number; readonly redeemed: number };
   readonly copies_max: number;
 }
 
@@ -42,6 +44,9 @@ export interface Filter {
   readonly forget_after?: string;
   readonly forget_steps?: number;
   readonly stock?: number;
+  /** How often a code can be used: strict coupons only. */
+  readonly uses?: number;
+  readonly per_customer?: number;
   readonly starts_at?: string;
   readonly ends_at?: string;
   readonly created_at: string;
@@ -57,6 +62,21 @@ export interface Redemption {
   readonly expires_at?: string;
   readonly redeemed_at?: string;
   readonly cancelled_at?: string;
+  /** False if it ended, and its code did not become available by that; else absent. */
+  readonly released?: boolean;
+}
+
+/** What a lookup finds of a code: its redemption, or its uses if it has several. */
+export interface CodeLookup {
+  readonly status: "available" | "held" | "redeemed" | "absent";
+  readonly redemption?: Redemption;
+  readonly uses?: { readonly taken: number; readonly held: number };
+  readonly redemptions?: readonly Redemption[];
+}
+
+export interface CustomerLookup {
+  readonly taken: number;
+  readonly redemptions: readonly Redemption[];
 }
 
 export interface Exclusion {
@@ -139,6 +159,8 @@ export interface ProblemDocument {
   readonly title: string;
   readonly detail: string;
   readonly request_id?: string;
+  /** When the first hold of a held code ends. */
+  readonly expires_at?: string;
   readonly errors?: readonly { readonly pointer: string; readonly detail: string }[];
 }
 

@@ -127,7 +127,8 @@ function details(event: Event_): string {
   const t = texts.value;
   const numbers = NUMBERS.flatMap((field) => (typeof event[field] === "number" ? [`${t.fields[field]} ${count(event[field])}`] : []));
   const status = event["status"] === undefined ? undefined : named(t.outcomes, String(event["status"]));
-  const words = [event["reference"], status, event["failure"] === undefined ? undefined : named(t.problems, String(event["failure"]))];
+  const kept = event["released"] === false ? t.redemptions.isKept : undefined;
+  const words = [event["reference"], status, kept, event["failure"] === undefined ? undefined : named(t.problems, String(event["failure"]))];
   return [...words.filter((word) => word !== undefined), ...numbers].join(", ");
 }
 

@@ -10,6 +10,7 @@ import { Action } from "../parts/action.tsx";
 import { toLocal, toUtc } from "../parts/local_time.ts";
 import { LabelsField } from "../parts/naming.tsx";
 import { Panel, Text } from "../parts/panel.tsx";
+import { usesOf } from "../state/filters.ts";
 import { isTitleTooLong, labelRows, labelsOf, labelsPatch, type Label } from "../state/naming.ts";
 import { accepts, allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
@@ -73,7 +74,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
   const mayRaise = filter.growth === "auto" && filter.stock === undefined && accepts(schema, "capacity");
   const { title, labels, starts, ends, capacity, stock } = form;
   const put = (field: Exclude<keyof Form, "labels">) => (value: string) => setForm({ [field]: value });
-  const inUse = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
+  const inUse = usesOf(filter).taken;
   const titleFault = isTitleTooLong(title) ? f.titleTooLong : undefined;
   const endsFault = starts !== "" && ends !== "" && ends <= starts ? f.backwards : undefined;
   const patch = patchOf(form, base);

@@ -13,7 +13,7 @@ import { Facts, Panel, Refusal, Tag, Technical, Time } from "../parts/panel.tsx"
 import { useResource } from "../parts/resource.ts";
 import { Table } from "../parts/table.tsx";
 import { go } from "../route.ts";
-import { fullName, stockOf, titles } from "../state/filters.ts";
+import { fullName, hasUses, stockOf, takenOf, titles, usesOf } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 import { write } from "../state/writes.ts";
 import { Change } from "./change.tsx";
@@ -35,7 +35,10 @@ function Summary({ kind, filter }: Omit<PartProps, "changed">): JSX.Element {
   const t = texts.value.filter;
   const { stats, starts_at, ends_at } = filter;
   const isCoupon = kind === "coupons";
-  const uses = isCoupon && stats.redeemed !== undefined;
+  const isStrict = isCoupon && stats.redeemed !== undefined;
+  const hasSeveral = isCoupon && hasUses(filter);
+  const { held, redeemed } = takenOf(filter);
+  const { taken, total, left, isAtLeast } = usesOf(filter);
   return (
     <Panel title={t.summary}>
       <Facts
@@ -49,8 +52,13 @@ function Summary({ kind, filter }: Omit<PartProps, "changed">): JSX.Element {
               </>
             ) : undefined,
           ],
-          [t.held, uses ? count(stats.held ?? 0) : undefined],
-          [t.redeemed, uses ? count(stats.redeemed ?? 0) : undefined],
+          [t.held, isStrict && !hasSeveral ? count(held) : undefined],
+          [t.redeemed, isStrict && !hasSeveral ? count(redeemed) : undefined],
+          [t.perCode, hasSeveral ? count(filter.uses ?? 1) : undefined],
+          [t.usesTaken, hasSeveral ? t.usesHeld(count(taken), count(held)) : undefined],
+          [t.usesLeft, hasSeveral && filter.stock === undefined ? (isAtLeast ? t.usesLeftAtLeast(count(left)) : t.usesLeftOf(count(left), count(total))) : undefined],
+          [t.perCustomer, filter.per_customer === undefined ? undefined : t.perCustomerMost(count(filter.per_customer))],
+          [t.spelling, isCoupon && filter.normalize !== undefined ? texts.value.spellings[filter.normalize] : undefined],
           [t.kind, isCoupon ? (filter.stock === undefined ? t.codes : t.pool) : undefined],
           [t.starts, starts_at === undefined ? undefined : <Time at={starts_at} />],
           [t.ends, ends_at === undefined ? t.noEnd : <Time at={ends_at} />],
@@ -79,7 +87,7 @@ function Storage({ filter }: { readonly filter: Filter }): JSX.Element {
           [t.promised, error_rate === undefined ? undefined : percent(error_rate)],
           [t.load, percent(stats.load)],
           [t.memory, bytes(stats.memory_bytes)],
-          [t.ignoreCase, filter.normalize === undefined ? undefined : filter.normalize === "exact" ? texts.value.no : texts.value.yes],
+          [t.spelling, filter.normalize],
           [t.added, count(stats.adds)],
           [t.removed, count(stats.removes)],
         ]}

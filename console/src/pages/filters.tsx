@@ -11,7 +11,7 @@ import { LabelList, PhaseTag, Stock, Window } from "../parts/filter.tsx";
 import { Pager } from "../parts/pager.tsx";
 import { Empty, Refusal, Text } from "../parts/panel.tsx";
 import { Grid } from "../parts/table.tsx";
-import { arranged, lists, load, type Order, type SortKey } from "../state/filters.ts";
+import { arranged, lists, load, takenOf, usesOf, type Order, type SortKey } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 
 const ROWS = 100;
@@ -66,15 +66,18 @@ export function Filters({ kind }: { readonly kind: Kind }): JSX.Element {
         return <Window filter={filter} />;
       case "items":
         return short(filter.stats.items);
-      case "available":
+      case "available": {
+        const { left, isAtLeast } = usesOf(filter);
         return (
           <>
-            {short(filter.stats.available ?? filter.stats.items)} <Stock filter={filter} />
+            {isAtLeast && "≥ "}
+            {short(left)} <Stock filter={filter} />
           </>
         );
+      }
       case "held":
       case "redeemed":
-        return filter.stats[column] === undefined ? "–" : short(filter.stats[column]);
+        return filter.stats[column] === undefined ? "–" : short(takenOf(filter)[column]);
     }
   };
   const columns = COLUMNS[kind].map((column) => ({

@@ -4,27 +4,30 @@ import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { on } from "../api/document.ts";
-import { NOUN, type Filter, type Kind, type Redemption } from "../api/types.ts";
+import { NOUN, type CodeLookup, type CustomerLookup, type Filter, type Kind } from "../api/types.ts";
 import { count } from "../format.ts";
 import { named, texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { Check, Choice, itemsOf, Lines, Panel, Time } from "../parts/panel.tsx";
 import { Outcomes, Table } from "../parts/table.tsx";
-import { fullName } from "../state/filters.ts";
+import { fullName, hasUses } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
+import { Codes, Customers } from "./lookups.tsx";
 
-type Act = "check" | "count" | "lookup" | "add" | "remove";
+type Act = "check" | "count" | "lookup" | "customers" | "add" | "remove";
 
-/** The most that one request takes. */
+/** The most that one request takes, and one that looks up several uses. */
 const ITEMS_MAX = 10_000;
+const LOOKUPS_MAX = 1_000;
 
 interface Answer {
   readonly present?: readonly boolean[];
   readonly valid?: readonly boolean[];
   readonly counts?: readonly number[];
   readonly outcomes?: readonly string[];
-  readonly codes?: readonly { readonly status: string; readonly redemption?: Redemption }[];
+  readonly codes?: readonly CodeLookup[];
+  readonly customers?: readonly CustomerLookup[];
 }
 
 interface Options {
@@ -42,6 +45,7 @@ function acts(kind: Kind, filter: Filter): Act[] {
     // Copies are counted where there can be several: impressions, say.
     ["count", kind === "campaigns" && filter.mode === "compact" && allowed(on(kind, "POST", `${path}/count`))],
     ["lookup", kind === "coupons" && filter.mode === "strict" && allowed(on(kind, "POST", `${path}/lookup`))],
+    ["customers", kind === "coupons" && filter.mode === "strict" && allowed("POST /v1/coupons/{coupon}/customers/lookup")],
     ["add", !isPool && allowed(on(kind, "POST", path))],
     ["remove", !isPool && allowed(on(kind, "POST", `${path}/remove`))],
   ];
@@ -50,6 +54,9 @@ function acts(kind: Kind, filter: Filter): Act[] {
 
 function callOf(act: Act, kind: Kind, filter: Filter, items: readonly string[], options: Options): Call {
   const noun = NOUN[kind].items;
+  if (act === "customers") {
+    return { method: "POST", path: `v1/${kind}/${filter.name}/customers/lookup`, body: { customers: items } };
+  }
   const path = `v1/${kind}/${filter.name}/${noun}`;
   const extra = {
     if_absent: act === "add" && kind === "campaigns" && options.ifAbsent ? true : undefined,
@@ -59,8 +66,19 @@ function callOf(act: Act, kind: Kind, filter: Filter, items: readonly string[], 
   return { method: "POST", path: act === "add" ? path : `${path}/${act}`, body: { [noun]: items, ...extra } };
 }
 
-function Shown({ kind, act, items, answer }: { kind: Kind; act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
+/** How many lines one request takes. */
+function mostOf(act: Act, filter: Filter): number {
+  return act === "customers" || (act === "lookup" && hasUses(filter)) ? LOOKUPS_MAX : ITEMS_MAX;
+}
+
+function Shown({ filter, act, items, answer }: { filter: Filter; act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
   const t = texts.value;
+  if (answer.customers !== undefined) {
+    return <Customers filter={filter} items={items} found={answer.customers} />;
+  }
+  if (answer.codes !== undefined && hasUses(filter)) {
+    return <Codes filter={filter} items={items} found={answer.codes} />;
+  }
   if (answer.codes !== undefined) {
     const rows = answer.codes.map(({ status, redemption }, index) => ({
       item: items[index],
@@ -69,7 +87,7 @@ function Shown({ kind, act, items, answer }: { kind: Kind; act: Act; items: read
       until: redemption?.status === "held" ? redemption.expires_at : undefined,
       redeemed_at: redemption?.redeemed_at,
     }));
-    return <Table label={t.items.titles[kind]} rows={rows} />;
+    return <Table label={t.items.outcomes} rows={rows} />;
   }
   const told =
     answer.present?.map((is) => (is ? t.items.present : t.items.absent)) ?? answer.valid?.map((is) => (is ? t.items.valid : t.items.invalid));
@@ -96,21 +114,24 @@ export function Items({ kind, filter, changed }: PartProps): JSX.Element | null 
     return null;
   }
   const items = itemsOf(text);
+  const most = mostOf(act, filter);
   const change = (part: Partial<Options>) => setOptions((before) => ({ ...before, ...part }));
   const isCompact = filter.mode === "compact";
   let option: ComponentChildren = null;
   if (act === "add" && kind === "campaigns" && isCompact) {
     option = <Check label={t.ifAbsent} checked={options.ifAbsent} change={(ifAbsent) => change({ ifAbsent })} />;
-  } else if (act === "add" && kind === "coupons" && !isCompact && allowed(on(kind, "DELETE"))) {
+  } else if (act === "add" && kind === "coupons" && !isCompact && !hasUses(filter) && allowed(on(kind, "DELETE"))) {
     option = <Check label={t.revive} checked={options.revives} change={(revives) => change({ revives })} />;
   } else if (act === "remove" && kind === "campaigns" && isCompact) {
     option = <Check label={t.all} checked={options.isAll} change={(isAll) => change({ isAll })} />;
   }
+  const tooMany = most < ITEMS_MAX ? t.tooManyLookups(count(items.length), count(most)) : t.tooMany(count(items.length));
+  const hint = items.length > most ? tooMany : act === "customers" ? t.customersHint : undefined;
   const name = fullName(filter);
   const question = () => {
     const one = items.length === 1 ? items[0] : undefined;
     if (act === "remove") {
-      return { title: t.removeTitle[kind](one, items.length), text: t.removeText[kind](name) };
+      return { title: t.removeTitle[kind](one, items.length), text: hasUses(filter) ? t.removeTextUses(name) : t.removeText[kind](name) };
     }
     return act === "add" && kind === "coupons" && options.revives ? { title: t.reviveTitle(one, items.length), text: t.reviveText(name) } : undefined;
   };
@@ -119,16 +140,16 @@ export function Items({ kind, filter, changed }: PartProps): JSX.Element | null 
       <Action<Answer>
         label={t.acts[act]}
         tone={act === "remove" ? "danger" : "primary"}
-        call={() => (items.length === 0 || items.length > ITEMS_MAX ? undefined : callOf(act, kind, filter, items, options))}
+        call={() => (items.length === 0 || items.length > most ? undefined : callOf(act, kind, filter, items, options))}
         question={question}
         done={() => {
           setSent({ act, items });
           changed();
         }}
-        answer={(answer) => <Shown kind={kind} {...sent} answer={answer} />}
+        answer={(answer) => <Shown filter={filter} {...sent} answer={answer} />}
       >
         <Choice label={t.act} value={act} options={possible.map((name) => [name, t.acts[name]] as const)} change={setAct} />
-        <Lines label={t.lines[kind]} value={text} change={setText} hint={items.length > ITEMS_MAX ? t.tooMany(count(items.length)) : undefined} />
+        <Lines label={act === "customers" ? t.customers : t.lines[kind]} value={text} change={setText} hint={hint} />
         {option}
         {act === "remove" && isCompact && <p class="hint">{t.removeHint}</p>}
       </Action>

@@ -202,13 +202,14 @@ function ConflictNotice({ conflict: { theirs }, keep, take }: ConflictNoticeProp
   );
 }
 
-function Editor({ stored }: { readonly stored?: LineUp }): JSX.Element {
+/** Edits a stored line-up, or a new one, which starts with the content of another. */
+function Editor({ stored, from }: { readonly stored?: LineUp; readonly from?: LineUp }): JSX.Element {
   const t = texts.value.lineUp;
   const isNew = stored === undefined;
   /** What is stored, as the reader has seen it. */
   const [seen, setSeen] = useState(stored);
-  const [draft, setDraft] = useState(draftOf(stored));
-  const [naming, setNaming] = useState(namingOf(stored));
+  const [draft, setDraft] = useState(draftOf(stored ?? from));
+  const [naming, setNaming] = useState(stored === undefined ? { ...UNNAMED, labels: labelRows(from?.labels) } : namingOf(stored));
   const [isTaken, setTaken] = useState(false);
   const [conflict, setConflict] = useState<Conflict | undefined>(undefined);
   const change = (part: Partial<Draft>) => setDraft((before) => ({ ...before, ...part }));
@@ -314,25 +315,43 @@ function Editor({ stored }: { readonly stored?: LineUp }): JSX.Element {
   );
 }
 
-export function LineUpPage({ name }: { readonly name?: string }): JSX.Element {
+/** A form for a new one, or for one like another. */
+export function NewLineUp({ from }: { readonly from?: string }): JSX.Element {
   useEffect(() => void load("campaigns"), []);
-  const { value, error } = useResource<LineUp>(name === undefined ? undefined : { method: "GET", path: `v1/line-ups/${name}` });
+  const { value, error } = useResource<LineUp>(from === undefined ? undefined : { method: "GET", path: `v1/line-ups/${from}` });
+  if (from !== undefined && value === undefined) {
+    return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
+  }
+  return (
+    <>
+      {value !== undefined && <p class="lead">{texts.value.lineUps.copied(fullName(value))}</p>}
+      <Editor {...(value === undefined ? {} : { from: value })} />
+    </>
+  );
+}
+
+export function LineUpPage({ name }: { readonly name: string }): JSX.Element {
+  useEffect(() => void load("campaigns"), []);
+  const { value, error } = useResource<LineUp>({ method: "GET", path: `v1/line-ups/${name}` });
   useEffect(() => {
     if (value?.title !== undefined) {
       titles.value = { ...titles.value, [`line-ups/${value.name}`]: value.title };
     }
   }, [value?.title]);
-  if (name === undefined) {
-    return <Editor />;
-  }
   if (value === undefined) {
     return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
   }
+  const mayCopy = allowed("PUT /v1/line-ups/{line_up}");
   return (
     <>
-      {value.title !== undefined && (
+      {(value.title !== undefined || mayCopy) && (
         <p class="about">
-          <code>{value.name}</code>
+          {value.title !== undefined && <code>{value.name}</code>}
+          {mayCopy && (
+            <a class="copy" href={`#/new-line-up/${name}`}>
+              {texts.value.lineUps.copy}
+            </a>
+          )}
         </p>
       )}
       <Editor key={name} stored={value} />

@@ -4,17 +4,18 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import type { Filter, Kind } from "../api/types.ts";
-import { bytes, percent, span, zone } from "../format.ts";
+import { bytes, count, percent, span, zone } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { toUtc } from "../parts/local_time.ts";
 import { LabelsField, named, namedNew, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
-import { Check, Choice, Facts, Panel, Refusal, Technical, Text } from "../parts/panel.tsx";
+import { Choice, Facts, Panel, Refusal, Technical, Text } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { go } from "../route.ts";
 import { fullName } from "../state/filters.ts";
 import { labelRows } from "../state/naming.ts";
 import { accepts, allowed } from "../state/session.ts";
+import { isCount, limitsOf, spellingOf, spellingsFor, termsOf, USES_MAX, type Terms } from "../state/terms.ts";
 
 interface Plan {
   readonly memory_bytes: number;
@@ -33,7 +34,7 @@ interface Form {
   readonly size: string;
   readonly startsAt: string;
   readonly endsAt: string;
-  readonly ignoresCase: boolean;
+  readonly terms: Terms;
   readonly forgetDays: string;
   readonly mode: "compact" | "strict";
   readonly errorRate: string;
@@ -82,7 +83,7 @@ function formOf(kind: Kind, from: Filter | undefined): Form {
     size: from === undefined ? size : String(from.stock ?? from.capacity),
     startsAt: "",
     endsAt: "",
-    ignoresCase: from?.normalize !== "exact",
+    terms: termsOf(from),
     forgetDays: daysOf(from?.forget_after),
     mode: from?.mode ?? (isCoupon ? "strict" : "compact"),
     // A layout stands in place of an error rate.
@@ -91,13 +92,58 @@ function formOf(kind: Kind, from: Filter | undefined): Form {
   };
 }
 
-/** Which spellings of a code are the same: a copy has the rule of the original, unless the form says otherwise. */
-function ruleOf(form: Form, from: Filter | undefined): Filter["normalize"] {
-  if (!form.ignoresCase) {
-    return "exact";
-  }
-  const rule = from?.normalize ?? "case";
-  return rule === "exact" ? "case" : rule;
+interface TermsFieldsProps {
+  readonly terms: Terms;
+  readonly from: Filter | undefined;
+  readonly isPool: boolean;
+  /** Whether uses and customers can be counted. */
+  readonly isCounted: boolean;
+  readonly change: (terms: Terms) => void;
+}
+
+/** How the codes of a coupon may be typed, and how often they may be used, as questions. */
+function TermsFields({ terms, from, isPool, isCounted, change }: TermsFieldsProps): JSX.Element {
+  const t = texts.value.form;
+  const noun = isPool ? "pool" : "codes";
+  const spelling = spellingOf(terms, isPool);
+  const { uses, perCustomer } = terms;
+  const fault = t.outOfRange(count(USES_MAX));
+  return (
+    <>
+      <Choice
+        label={t.spelling[noun]}
+        value={spelling}
+        options={spellingsFor(from).map((one) => [one, texts.value.spellings[one]] as const)}
+        change={(spelling) => change({ ...terms, spelling })}
+      />
+      <p class="hint">{t.spellingExamples[spelling]}</p>
+      {isCounted && (
+        <div class="fields">
+          <Text
+            label={t.uses[noun]}
+            type="number"
+            min={1}
+            max={USES_MAX}
+            value={uses}
+            change={(uses) => change({ ...terms, uses })}
+            hint={t.usesHint}
+            fault={isCount(uses) ? undefined : fault}
+          />
+          <Text
+            label={t.perCustomer}
+            type="number"
+            min={1}
+            max={USES_MAX}
+            value={perCustomer}
+            change={(perCustomer) => change({ ...terms, perCustomer })}
+            hint={t.perCustomerHint}
+            fault={perCustomer === "" || isCount(perCustomer) ? undefined : fault}
+          />
+        </div>
+      )}
+      <p class="hint">{t.fixedHint}</p>
+    </>
+  );
 }
 
 /** A form for a new one, or for one like another. */
@@ -124,6 +170,8 @@ function NewForm({ kind, from }: { readonly kind: Kind; readonly from?: Filter }
   const isPool = isCoupon && form.isPool;
   const mode = isPool ? "strict" : form.mode;
   const isCompact = mode === "compact";
+  const isCounted = isCoupon && !isCompact && accepts(schema, "uses");
+  const limits = isCounted ? limitsOf(form.terms) : {};
   const isBackwards = startsAt !== "" && endsAt !== "" && endsAt <= startsAt;
   const body = {
     ...namedNew(naming),
@@ -134,11 +182,12 @@ function NewForm({ kind, from }: { readonly kind: Kind; readonly from?: Filter }
     growth: form.growth,
     starts_at: toUtc(startsAt),
     ends_at: toUtc(endsAt),
-    normalize: isCoupon ? ruleOf(form, from) : from?.normalize,
+    normalize: isCoupon ? spellingOf(form.terms, isPool) : from?.normalize,
+    ...limits,
     layout: isCompact && form.errorRate === "" ? from?.layout : undefined,
     ...(isCompact && form.forgetDays !== "" ? { forget_after: `${Math.round(Number(form.forgetDays) * SECONDS.d)}s`, forget_steps: from?.forget_steps } : {}),
   };
-  const isGood = named(naming) !== undefined && !form.isTaken && Number(form.size) >= 1 && !isBackwards;
+  const isGood = named(naming) !== undefined && !form.isTaken && Number(form.size) >= 1 && limits !== undefined && !isBackwards;
   return (
     <Panel title={t.heading[kind]}>
       <Action<Filter>
@@ -189,7 +238,7 @@ function NewForm({ kind, from }: { readonly kind: Kind; readonly from?: Filter }
             <Text label={t.forget} type="number" min={0} max={400} step="any" value={form.forgetDays} change={(forgetDays) => change({ forgetDays })} hint={t.forgetHint} />
           )}
         </div>
-        {isCoupon && <Check label={t.ignoreCase} checked={form.ignoresCase} change={(ignoresCase) => change({ ignoresCase })} />}
+        {isCoupon && <TermsFields terms={form.terms} from={from} isPool={isPool} isCounted={isCounted} change={(terms) => change({ terms })} />}
         {accepts(schema, "labels") && <LabelsField labels={naming.labels} change={(labels) => change({ naming: { ...naming, labels } })} />}
         <Technical>
           <div class="stack">

@@ -11,17 +11,17 @@ import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { ask } from "../parts/dialog.tsx";
 import { Download } from "../parts/download.tsx";
+import { StatusTag } from "../parts/filter.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { Pager } from "../parts/pager.tsx";
-import { Empty, Panel, Refusal, Select, Tag, Text, Time, type Tone } from "../parts/panel.tsx";
+import { Empty, Panel, Refusal, Select, Text, Time } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
 import { fullName } from "../state/filters.ts";
-import { allowed } from "../state/session.ts";
+import { accepts, allowed } from "../state/session.ts";
 import { write } from "../state/writes.ts";
 
-const TONES: Record<Redemption["status"], Tone> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
-const STATUSES = Object.keys(TONES) as Redemption["status"][];
+const STATUSES: readonly Redemption["status"][] = ["held", "redeemed", "cancelled", "expired"];
 const ROWS = 20;
 const DAY_MILLISECONDS = 86_400_000;
 /** Periods in days. Redemptions are on record for 30 by default. */
@@ -42,10 +42,12 @@ function Redeem({ filter, changed }: RedemptionsProps): JSX.Element {
   const [code, setCode] = useState("");
   const [reference, setReference] = useState("");
   const [minutes, setMinutes] = useState("");
+  const [customer, setCustomer] = useState("");
   const isHold = Number(minutes) > 0;
-  const body = { code, reference, hold_seconds: isHold ? Math.round(Number(minutes) * 60) : undefined };
+  const isLimited = filter.per_customer !== undefined;
+  const body = { code, reference, customer: customer === "" ? undefined : customer, hold_seconds: isHold ? Math.round(Number(minutes) * 60) : undefined };
   const call = (): Call | undefined =>
-    code === "" || reference === "" ? undefined : { method: "POST", path: `v1/coupons/${filter.name}/redemptions`, body };
+    code === "" || reference === "" || (isLimited && customer === "") ? undefined : { method: "POST", path: `v1/coupons/${filter.name}/redemptions`, body };
   return (
     <Action<Redemption>
       label={isHold ? t.hold : t.redeem}
@@ -60,6 +62,9 @@ function Redeem({ filter, changed }: RedemptionsProps): JSX.Element {
       <div class="fields">
         <Text label={t.code} value={code} change={setCode} required />
         <Text label={t.reference} value={reference} change={setReference} hint={t.referenceHint} required />
+        {accepts("RedemptionRequest", "customer") && (
+          <Text label={t.customer} value={customer} change={setCustomer} hint={isLimited ? t.customerHint : t.customerOptional} required={isLimited} />
+        )}
         <Text label={t.minutes} type="number" min={0} max={10_080} value={minutes} change={setMinutes} hint={t.minutesHint} />
       </div>
     </Action>
@@ -73,6 +78,15 @@ function Since({ of }: { readonly of: Redemption }): JSX.Element | null {
   return at === undefined ? null : <Time at={at}>{status === "held" ? texts.value.redemptions.holdEnds(away(at)) : undefined}</Time>;
 }
 
+/** Whether its code came back, once it has ended. */
+function Returned({ of: { status, released } }: { readonly of: Redemption }): JSX.Element | null {
+  const t = texts.value.redemptions;
+  if (status !== "cancelled" && status !== "expired") {
+    return null;
+  }
+  return <small>{released === false ? t.isKept : t.isReleased}</small>;
+}
+
 interface ActsProps {
   readonly coupon: Filter;
   readonly of: Redemption;
@@ -83,18 +97,29 @@ interface ActsProps {
 /** A hold has its two ends in sight. What takes a customer's code away is in a menu. */
 function Acts({ coupon, of, changed, failed }: ActsProps): JSX.Element | null {
   const t = texts.value.redemptions;
-  const step = async (name: "confirm" | "cancel") => {
-    changed(await write<Redemption>({ method: "POST", path: `v1/coupons/${coupon.name}/redemptions/${of.id}/${name}` }));
+  const step = async (name: "confirm" | "cancel", body?: object) => {
+    const call: Call = { method: "POST", path: `v1/coupons/${coupon.name}/redemptions/${of.id}/${name}` };
+    changed(await write<Redemption>(body === undefined ? call : { ...call, body }));
     failed(undefined);
   };
   const { status, reference } = of;
   const mayCancel = allowed("POST /v1/coupons/{coupon}/redemptions/{id}/cancel");
-  const release = () =>
+  const name = fullName(coupon);
+  const release = () => ask({ title: t.releaseTitle(reference), text: t.releaseText(name), verb: t.release, run: () => step("cancel") });
+  const cancel = () => {
+    const title = t.cancelTitle(reference);
     ask(
-      status === "held"
-        ? { title: t.releaseTitle(reference), text: t.releaseText(fullName(coupon)), verb: t.release, run: () => step("cancel") }
-        : { title: t.cancelTitle(reference), text: t.cancelText(fullName(coupon)), verb: t.cancel, run: () => step("cancel") },
+      accepts("Cancellation", "release")
+        ? {
+            title,
+            text: t.cancelWays(name),
+            verb: t.cancelReleasing,
+            run: () => step("cancel", { release: true }),
+            other: { verb: t.cancelKeeping, run: () => step("cancel", { release: false }) },
+          }
+        : { title, text: t.cancelText(name), verb: t.cancel, run: () => step("cancel") },
     );
+  };
   if (status === "held") {
     return (
       <>
@@ -113,7 +138,7 @@ function Acts({ coupon, of, changed, failed }: ActsProps): JSX.Element | null {
   }
   return status === "redeemed" && mayCancel ? (
     <Menu label={t.menu(reference)} face="⋯">
-      <button type="button" class="plain danger" onClick={release}>
+      <button type="button" class="plain danger" onClick={cancel}>
         {t.cancel}…
       </button>
     </Menu>
@@ -171,7 +196,10 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
                 {row.reference}
                 {row.ordinal !== undefined && <small>{t.ordinal(row.ordinal)}</small>}
               </>,
-              <Tag tone={TONES[row.status]}>{texts.value.outcomes[row.status]}</Tag>,
+              <>
+                <StatusTag status={row.status} />
+                <Returned of={row} />
+              </>,
               <Since of={row} />,
               <Time at={row.created_at} />,
               <Acts coupon={filter} of={row} changed={take} failed={setFailure} />,

@@ -18,6 +18,8 @@ export interface Question {
   /** A name that has to be typed first. */
   readonly typed?: string;
   readonly run: () => Promise<void>;
+  /** Another way to do it. */
+  readonly other?: { readonly verb: string; readonly run: () => Promise<void> };
 }
 
 const asked = signal<Question | undefined>(undefined);
@@ -43,16 +45,19 @@ export function QuestionDialog(): JSX.Element {
       asked.value = undefined;
     }
   };
-  const submit = async (event: Event) => {
-    event.preventDefault();
+  const act = async (run: (() => Promise<void>) | undefined) => {
     setState("running");
     try {
-      await question?.run();
+      await run?.();
       close();
     } catch (error) {
       // Another question may be asked by now.
       asked.value === question && setState({ error });
     }
+  };
+  const submit = (event: Event) => {
+    event.preventDefault();
+    void act(question?.run);
   };
   const isTyped = question?.typed === undefined || typed === question.typed;
   return (
@@ -67,6 +72,11 @@ export function QuestionDialog(): JSX.Element {
             <button type="button" autofocus onClick={close}>
               {t.back}
             </button>
+            {question.other !== undefined && (
+              <button type="button" class="danger" disabled={!isTyped || state === "running"} onClick={() => void act(question.other?.run)}>
+                {question.other.verb}
+              </button>
+            )}
             <button class={question.isHarmless ? "primary" : "primary danger"} disabled={!isTyped || state === "running"}>
               {question.verb}
             </button>

@@ -1,13 +1,16 @@
 /** Small things that both the tables and the pages of campaigns and coupons show. */
 
 import type { JSX } from "preact";
-import type { Filter, Labels } from "../api/types.ts";
+import type { Filter, Labels, Redemption } from "../api/types.ts";
 import { away, count, percent } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
-import { labelTexts, phaseOf, stockOf, type Phase } from "../state/filters.ts";
+import { labelTexts, phaseOf, usesOf, type Phase } from "../state/filters.ts";
 import { Bar, Tag, Time, type Tone } from "./panel.tsx";
 
 const TONES: Readonly<Record<Phase, Tone>> = { active: "good", scheduled: "quiet", sold_out: "warn", ended: "quiet" };
+
+/** The tones of the statuses of a redemption. */
+const STATUS_TONES: Readonly<Record<Redemption["status"], Tone>> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
 
 /** From which share of its stock on a coupon is nearly sold out. */
 const NEARLY = 0.9;
@@ -15,6 +18,10 @@ const NEARLY = 0.9;
 export function PhaseTag({ filter }: { readonly filter: Filter }): JSX.Element {
   const phase = phaseOf(filter);
   return <Tag tone={TONES[phase]}>{texts.value.phases[phase]}</Tag>;
+}
+
+export function StatusTag({ status }: { readonly status: Redemption["status"] }): JSX.Element {
+  return <Tag tone={STATUS_TONES[status]}>{texts.value.outcomes[status]}</Tag>;
 }
 
 /** When it starts, if it hasn't, else when it ends. */
@@ -26,14 +33,13 @@ export function Window({ filter: { starts_at, ends_at } }: { readonly filter: Fi
   return ends_at === undefined ? <span class="quiet">{t.noEnd}</span> : <Time at={ends_at} />;
 }
 
-/** How much of a coupon's stock is used. */
+/** How much of a coupon's stock, or of the uses of its codes, is used. */
 export function Stock({ filter }: { readonly filter: Filter }): JSX.Element | null {
-  const total = stockOf(filter);
-  const used = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
-  if (total === 0 && used === 0) {
+  const { taken, total, left } = usesOf(filter);
+  if (total === 0 && taken === 0) {
     return null;
   }
-  const share = total === 0 ? 1 : used / total;
+  const share = total === 0 ? 1 : (total - left) / total;
   return <Bar share={share} label={texts.value.filters.used(percent(Math.min(1, share)), count(total))} warnFrom={NEARLY} />;
 }
 

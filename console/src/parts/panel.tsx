@@ -57,11 +57,16 @@ export function Refusal({ error }: { readonly error: unknown }): JSX.Element {
   if (!(error instanceof Problem)) {
     return <p class="notice bad">{String(error)}</p>;
   }
-  const { title, detail, code, errors, request_id } = error.document;
+  const { title, detail, code, errors, request_id, expires_at } = error.document;
   const hasErrors = errors !== undefined && errors.length > 0;
   return (
     <div class="notice bad" role="alert">
       <strong>{(t.problems as Readonly<Record<string, string>>)[code] ?? title}</strong>
+      {expires_at !== undefined && (
+        <p>
+          {t.heldUntil} <Time at={expires_at} />
+        </p>
+      )}
       {hasErrors && (
         <ul>
           {errors.map(({ pointer, detail }) => (

@@ -50,9 +50,40 @@ export async function load(kind: Kind): Promise<void> {
   }
 }
 
-/** How many uses of a coupon there are in all. */
+/** Whether a code has several uses. */
+export const hasUses = ({ uses = 1 }: Filter): boolean => uses > 1;
+
+/** How many codes of a coupon there are in all; the stock of an open pool. */
 export function stockOf({ stock, stats }: Filter): number {
   return stock ?? (stats.available ?? stats.items) + (stats.held ?? 0) + (stats.redeemed ?? 0);
+}
+
+/** The uses of a coupon that are held, and those that are redeemed. */
+export function takenOf({ stats }: Filter): { readonly held: number; readonly redeemed: number } {
+  return stats.uses ?? { held: stats.held ?? 0, redeemed: stats.redeemed ?? 0 };
+}
+
+export interface Uses {
+  readonly taken: number;
+  readonly total: number;
+  readonly left: number;
+  /** Uses of withdrawn codes are among those taken, so more may be left. */
+  readonly isAtLeast: boolean;
+}
+
+/** The uses of a coupon: of its stock, or of all its codes together. */
+export function usesOf(filter: Filter): Uses {
+  const { uses = 1, stock, stats } = filter;
+  const { held, redeemed } = takenOf(filter);
+  const taken = held + redeemed;
+  if (stock !== undefined) {
+    return { taken, total: stock, left: stats.available ?? Math.max(0, stock - taken), isAtLeast: false };
+  }
+  const available = stats.available ?? stats.items;
+  const total = stockOf(filter) * uses;
+  // Each available code has at least one use left, and at most `uses`.
+  const left = Math.max(available, total - taken);
+  return { taken, total, left, isAtLeast: stats.removes > 0 && left < available * uses };
 }
 
 export function phaseOf(filter: Filter, now = Date.now()): Phase {
@@ -79,9 +110,10 @@ function value(column: SortKey, filter: Filter): string | number {
     case "items":
       return filter.stats.items;
     case "available":
+      return filter.stats.available === undefined ? 0 : usesOf(filter).left;
     case "held":
     case "redeemed":
-      return filter.stats[column] ?? 0;
+      return takenOf(filter)[column];
   }
 }
 

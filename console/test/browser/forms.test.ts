@@ -179,7 +179,7 @@ forEachReader("campaign_and_coupon_are_copied", scene, async (page, { t, id }) =
   const forget = { forget_after: "36h", forget_steps: 4 };
   const specs = {
     campaigns: { capacity: 777, error_rate: 0.01, growth: "fixed", labels: { team: "shop" }, ...forget },
-    coupons: { capacity: 40, stock: 40, normalize: "code", labels: { team: "shop" } },
+    coupons: { capacity: 40, stock: 40, normalize: "code", uses: 3, per_customer: 2, labels: { team: "shop" } },
   };
   for (const kind of ["campaigns", "coupons"] as const) {
     const name = `copied-${id}`;

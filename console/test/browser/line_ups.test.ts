@@ -103,6 +103,29 @@ forEachReader("line_up_is_made_ordered_and_tried", scene, async (page, { t, id }
   await page.getByRole("heading", { level: 1, name: t.nav["line-ups"] }).waitFor();
 });
 
+forEachReader("line_up_is_copied", scene, async (page, { t, id }) => {
+  const { lineUp, lineUps, form } = t;
+  const path = `line-ups/original-${id}`;
+  const spec = { campaigns: ["summer", "spring"], unless: [{ campaign: "opted-out", at_least: 1, for: "spring" }], limit: 2, labels: { team: "shop" } };
+  await send(scene.url, "PUT", path, { ...spec, title: "Original" });
+  await open(page, scene.url, `#/${path}`);
+  await page.getByRole("link", { name: lineUps.copy }).click();
+  await says(page, lineUps.copied(`Original (original-${id})`));
+  assert.deepEqual(await order(page), ["summer", "spring"]);
+  assert.equal(await page.getByLabel(form.name, { exact: true }).inputValue(), "");
+  assert.ok(await button(page, lineUp.save).isDisabled());
+  await page.getByLabel(form.title, { exact: true }).fill(`Copy ${id}`);
+  await button(page, t.sortable.remove("summer")).click();
+  await assertAccessible(page, "a copy");
+  await assertFits(page, "a copy");
+  await button(page, lineUp.save).click();
+  await page.getByRole("heading", { level: 1, name: `Copy ${id}` }).waitFor();
+  assert.deepEqual(await send(scene.url, "GET", `line-ups/copy-${id}`), { ...spec, campaigns: ["spring"], name: `copy-${id}`, title: `Copy ${id}` });
+  assert.deepEqual((await send(scene.url, "GET", path)).campaigns, ["summer", "spring"]);
+  await open(page, scene.url, "#/new-line-up/none-such");
+  await says(page, t.problems["line-up-not-found"]);
+});
+
 /** Sends nothing itself: only counts what is written. */
 function writes(page: Page): string[] {
   const found: string[] = [];

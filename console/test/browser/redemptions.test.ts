@@ -37,8 +37,9 @@ forEachReader("redemption_is_cancelled_after_question", scene, async (page, { t,
   assert.ok(box !== null && box.x >= 0 && box.x + box.width <= (page.viewportSize()?.width ?? 0), "the menu is cut off");
   await page.locator(".menu:popover-open").getByRole("button").click();
   const question = dialog(page, t.redemptions.cancelTitle("order-1"));
-  await question.getByText(t.redemptions.cancelText(id)).waitFor();
+  await question.getByText(t.redemptions.cancelWays(id)).waitFor();
   await assertAccessible(page, "the question");
+  await assertFits(page, "the question");
   await page.keyboard.press("Escape");
   await question.waitFor({ state: "hidden" });
   assert.deepEqual((await list())[0], ["order-1", redeemed], "nothing was asked for");
@@ -47,10 +48,11 @@ forEachReader("redemption_is_cancelled_after_question", scene, async (page, { t,
   await page.keyboard.press("Enter");
   await page.keyboard.press("Tab");
   await page.keyboard.press("Enter");
-  await button(question, t.redemptions.cancel).click();
+  await button(question, t.redemptions.cancelReleasing).click();
   await question.waitFor({ state: "hidden" });
   await page.getByRole("cell", { name: cancelled }).first().waitFor();
-  assert.deepEqual(await list(), [["order-1", cancelled], ["order-2", redeemed], ["order-3", held], ["order-4", held]]);
+  const released = cancelled + t.redemptions.isReleased;
+  assert.deepEqual(await list(), [["order-1", released], ["order-2", redeemed], ["order-3", held], ["order-4", held]]);
   assert.equal(await menu.count(), 0, "it can't be cancelled twice");
 
   await button(page, t.redemptions.confirmOf("order-3")).click();
@@ -58,7 +60,17 @@ forEachReader("redemption_is_cancelled_after_question", scene, async (page, { t,
   await button(page, t.redemptions.releaseOf("order-4")).click();
   await button(dialog(page, t.redemptions.releaseTitle("order-4")), t.redemptions.release).click();
   await button(page, t.redemptions.releaseOf("order-4")).waitFor({ state: "detached" });
-  assert.deepEqual(await list(), [["order-1", cancelled], ["order-2", redeemed], ["order-3", redeemed], ["order-4", cancelled]]);
+  assert.deepEqual(await list(), [["order-1", released], ["order-2", redeemed], ["order-3", redeemed], ["order-4", released]]);
+
+  // The other button keeps the code, which then can not be redeemed again.
+  await button(page, t.redemptions.menu("order-2")).focus();
+  await page.keyboard.press("Enter");
+  await page.locator(".menu:popover-open").getByRole("button").click();
+  await button(dialog(page, t.redemptions.cancelTitle("order-2")), t.redemptions.cancelKeeping).click();
+  await page.getByRole("cell", { name: t.redemptions.isKept }).waitFor();
+  assert.deepEqual((await list())[1], ["order-2", cancelled + t.redemptions.isKept]);
+  const { valid } = await send(scene.url, "POST", `coupons/${id}/codes/check`, { codes: ["CODE-1", "CODE-2"] });
+  assert.deepEqual(valid, [true, false]);
   await assertFits(page, "redemptions");
   await assertAccessible(page, "redemptions");
 });

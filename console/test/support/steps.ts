@@ -90,10 +90,11 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
   await send(new URL(page.url()).origin, "POST", `coupons/${name}/redemptions`, { code: "CODE-2", reference: "order-2" }, await page.evaluate(() => sessionStorage.getItem("cuckood-key") ?? ""));
   await act("lookup", "CODE-2\nCODE-1");
   await says(page, t.outcomes.redeemed);
-  assert.deepEqual((await rows(page, t.items.titles.coupons)).map((row) => row.slice(0, 3)), [
+  assert.deepEqual((await rows(page, t.items.outcomes)).map((row) => row.slice(0, 3)), [
     ["CODE-2", t.outcomes.redeemed, "order-2"],
     ["CODE-1", t.outcomes.available, "–"],
   ]);
+  await assertAccessible(page, "codes that are looked up");
 
   // Nothing is emptied or deleted before its name is typed.
   const danger = panel(page, t.danger.title);

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Filter, Stats } from "../../src/api/types.ts";
 import { CATALOGS } from "../../src/i18n/texts.ts";
-import { arranged, phaseOf, stockOf, type SortKey } from "../../src/state/filters.ts";
+import { arranged, phaseOf, stockOf, takenOf, usesOf, type SortKey } from "../../src/state/filters.ts";
 
 const { phases } = CATALOGS.en;
 
@@ -77,4 +77,26 @@ test("search_finds_all_words", () => {
   assert.equal(names("title").length, 2_000);
   assert.ok(names("ended team=t1").length > 500 && names("ended team=t1").length < 1_000);
   assert.deepEqual(arranged([filter("a"), filter("b", { ends_at: "2020-01-01T00:00:00Z" })], "已结束", { column: "title", isDescending: false }, CATALOGS["zh-CN"].phases).map(({ name }) => name), ["b"]);
+});
+
+test("uses_count_over_all_codes", () => {
+  const single = filter("a", { uses: 1 }, { available: 7, held: 1, redeemed: 2, removes: 3 });
+  assert.deepEqual(usesOf(single), { taken: 3, total: 10, left: 7, isAtLeast: false });
+  // One of three codes is used up.
+  const several = filter("a", { uses: 2 }, { available: 2, held: 1, redeemed: 0, uses: { held: 1, redeemed: 2 } });
+  assert.deepEqual(usesOf(several), { taken: 3, total: 6, left: 3, isAtLeast: false });
+  assert.deepEqual(takenOf(several), { held: 1, redeemed: 2 });
+  const pool = filter("a", { stock: 5, uses: 2 }, { available: 2, held: 0, redeemed: 1, uses: { held: 1, redeemed: 2 } });
+  assert.deepEqual(usesOf(pool), { taken: 3, total: 5, left: 2, isAtLeast: false });
+  assert.equal(usesOf(filter("a", {}, { items: 9 })).left, 9);
+});
+
+test("uses_of_withdrawn_codes_leave_lower_bound", () => {
+  // A partly used code was withdrawn; its use still counts.
+  const withdrawn = filter("a", { uses: 3 }, { available: 2, held: 0, redeemed: 0, removes: 1, uses: { held: 0, redeemed: 1 } });
+  assert.deepEqual(usesOf(withdrawn), { taken: 1, total: 6, left: 5, isAtLeast: true });
+  const unused = filter("a", { uses: 3 }, { available: 2, held: 0, redeemed: 0, removes: 1, uses: { held: 0, redeemed: 0 } });
+  assert.deepEqual(usesOf(unused), { taken: 0, total: 6, left: 6, isAtLeast: false });
+  const many = filter("a", { uses: 3 }, { available: 1, held: 0, redeemed: 0, removes: 9, uses: { held: 0, redeemed: 20 } });
+  assert.equal(usesOf(many).left, 1);
 });

@@ -50,7 +50,7 @@ test("texts_are_all_used", () => {
   const files = folders.flatMap((folder) => readdirSync(folder).filter((name) => /\.tsx?$/.test(name)).map((name) => readFileSync(`${folder}/${name}`, "utf8")));
   const source = files.join("\n");
   /** Texts that a value of the API chooses. */
-  const isChosen = (place: string) => /^(problems|events|outcomes|fields|phases|nav)\/|\/(columns|readings|unreadable|faults|themes|durabilities|states|modes|stopped|stopText|warnings|fields|acts|done|campaigns|coupons)(\/|$)/.test(place);
+  const isChosen = (place: string) => /^(problems|events|outcomes|fields|phases|nav|spellings)\/|\/(columns|readings|unreadable|faults|themes|durabilities|states|modes|stopped|stopText|warnings|fields|acts|done|spellingExamples|campaigns|coupons)(\/|$)/.test(place);
   const unused = [...leaves(CATALOGS.en).keys()].filter((place) => !isChosen(place) && !new RegExp(`\\.${place.split("/").at(-1)}\\b`).test(source));
   assert.deepEqual(unused, []);
 });

@@ -529,8 +529,11 @@ pub(super) async fn confirm(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
 ) -> HandlerResult {
-    let command = |target, redemption| Command::Confirm { target, redemption };
-    change(&call, &coupon, &redemption, command, "confirmed").await
+    let view = strict_coupon(&call, &coupon).await?;
+    let target = Target(view.id);
+    let redemption = parse_id(&redemption)?;
+    let command = Command::Confirm { target, redemption };
+    change(&call, &coupon, command, "confirmed").await
 }
 
 /// What a cancellation does to the code.
@@ -565,35 +568,39 @@ pub(super) async fn cancel(
     Path((coupon, redemption)): Path<(String, String)>,
     request: Request,
 ) -> HandlerResult {
+    let view = strict_coupon(&call, &coupon).await?;
     let longest = request.body().size_hint().upper();
     let has_body = longest.is_none_or(|longest| longest > NOTHING_BYTES);
     let is_released = !has_body || {
         let body = call.body(request).await?;
         json::parse::<Cancellation>(&body)?.release
     };
-    let command = |target, redemption| {
-        if is_released {
-            Command::Cancel { target, redemption }
-        } else {
-            Command::Forfeit { target, redemption }
-        }
+    let target = Target(view.id);
+    let redemption = parse_id(&redemption)?;
+    let command = if is_released {
+        Command::Cancel { target, redemption }
+    } else {
+        Command::Forfeit { target, redemption }
     };
-    change(&call, &coupon, &redemption, command, "cancelled").await
+    change(&call, &coupon, command, "cancelled").await
 }
 
-/// Submits a command about a redemption of a strict coupon; `outcome` is the label of its success.
-async fn change(
-    call: &Call<Redeem>,
-    coupon: &str,
-    redemption: &str,
-    command: impl FnOnce(Target, RedemptionId) -> Command,
-    outcome: &'static str,
-) -> HandlerResult {
+/// Finds a coupon that has redemptions. Another node may have created it just now.
+async fn strict_coupon(call: &Call<Redeem>, coupon: &str) -> Result<Arc<FilterView>, Problem> {
     let view = after_barrier(&call.api, || call.filter(Kind::Coupon, coupon)).await?;
     if view.spec.mode == Mode::Compact {
         return Err(Code::RequiresStrictMode.into());
     }
-    let command = command(Target(view.id), parse_id(redemption)?);
+    Ok(view)
+}
+
+/// Submits a command about a redemption; `outcome` is the label of its success.
+async fn change(
+    call: &Call<Redeem>,
+    coupon: &str,
+    command: Command,
+    outcome: &'static str,
+) -> HandlerResult {
     let decided = call
         .submit(Resource::Filter(Kind::Coupon, coupon), command)
         .await;

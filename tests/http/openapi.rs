@@ -93,7 +93,8 @@ fn every_operation_is_complete() {
             );
         }
         if operation.get("requestBody").is_some() {
-            assert_eq!(operation["requestBody"]["required"], true, "{name}");
+            let is_required = operation["operationId"] != "cancel_redemption";
+            assert_eq!(operation["requestBody"]["required"], is_required, "{name}");
             for status in ["400", "415", "422"] {
                 assert!(
                     operation["responses"].get(status).is_some(),
@@ -148,7 +149,7 @@ fn common_parts_are_references() {
         }
     }
     assert!(
-        openapi::served(true).len() < 320_000,
+        openapi::served(true).len() < 340_000,
         "{}",
         openapi::served(true).len()
     );

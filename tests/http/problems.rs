@@ -129,6 +129,7 @@ async fn guess_limit_applies_where_documented() {
             let body = match operation.id.as_str() {
                 "redeem" => json!({"code": "wrong", "reference": "r"}),
                 "replace_codes" => json!({"replacements": [{"from": "wrong", "to": "other"}]}),
+                "look_up_customers" => json!({"customers": ["wrong"]}),
                 _ => json!({"codes": ["wrong"]}),
             };
             let mut sent = sample(operation, "p", &body);
@@ -232,7 +233,7 @@ async fn names_and_bodies(service: &Service) {
         }
         if operation.takes_body {
             send(name, "", None, Some("{}".to_owned())).await;
-            send(name, "", None, Some("{".to_owned())).await;
+            send(name, "", None, Some("{ no JSON".to_owned())).await;
             send(name, "", None, Some("x".repeat(50_000))).await;
             send(name, "", Some("image/png"), None).await;
         }
@@ -451,13 +452,14 @@ async fn used_keys(service: &Service) {
         let mut first = json_request(Method::POST, &other, &headers, &json!({}));
         *first.body_mut() = Body::from(body);
         service.send(first).await.json(200);
-        let bodies: [Value; 6] = [
+        let bodies: [Value; 7] = [
             json!({"count": 1, "pattern": "####-####"}),
             spec,
             json!({"users": ["u2"]}),
             json!({"codes": ["u2"]}),
             json!({"replacements": [{"from": "a", "to": "b"}]}),
             json!({"code": "a", "reference": "r"}),
+            json!({"release": false}),
         ];
         for body in bodies.iter().chain([&json!({"ends_at": null})]) {
             let mut sent = sample(operation, &name, body);

@@ -202,6 +202,13 @@ fn long_requests() -> Vec<(&'static str, Request<Body>)> {
             post("/v1/coupons/codes/codes/lookup", &json!({"codes": all})),
         ),
         (
+            "look_up_customers",
+            post(
+                "/v1/coupons/codes/customers/lookup",
+                &json!({"customers": items(1_000)}),
+            ),
+        ),
+        (
             "replace_codes",
             post(
                 "/v1/coupons/codes/codes/replace",

@@ -92,6 +92,8 @@ struct Current {
     reference: u32,
     /// None once it is redeemed.
     hold: Option<Hold>,
+    /// The redeemed code was removed, so it is absent once its redemption is cancelled.
+    is_withdrawn: bool,
 }
 
 /// When a hold expires: exactly then, or, if a response was lost, at some time from then on.
@@ -193,13 +195,21 @@ impl Model {
                 unless(valid != (code.place == Place::Available))
             }
             (Request::Add | Request::Remove, Answer::Changed(true)) => {
-                self.step_unseen(code, request, called)
+                let is_used_up = code.is_redeemed() || request == Request::Add && code.is_used();
+                (!is_used_up).then(|| self.step_unseen(code, request, called))?
             }
-            (Request::Add, Answer::Changed(false)) => unless(code.place == Place::Absent),
-            (Request::Remove, Answer::Changed(false)) => {
-                let is_used_up = matches!(code.place, Place::Used(Current { hold: None, .. }));
-                unless(code.place != Place::Absent && !is_used_up)
-            }
+            (Request::Add, Answer::Changed(false)) => match code.place {
+                Place::Absent => None,
+                Place::Available => Some(code.clone()),
+                Place::Used(current) => Some(code.with(current.withdrawn(false))),
+            },
+            (Request::Remove, Answer::Changed(false)) => match code.place {
+                Place::Absent => Some(code.clone()),
+                Place::Used(current) if current.hold.is_none() => {
+                    Some(code.with(current.withdrawn(true)))
+                }
+                Place::Available | Place::Used(_) => None,
+            },
             _ => None,
         }
     }
@@ -217,6 +227,7 @@ impl Model {
                     id: Some(seen.id),
                     reference,
                     hold,
+                    is_withdrawn: false,
                 };
                 made.accept(&seen).map(|made| code.with(made))
             }
@@ -248,6 +259,7 @@ impl Model {
                 id: None,
                 reference,
                 hold: hold_after(hold, called),
+                is_withdrawn: false,
             }),
             (Request::Redeem { reference, hold }, Place::Used(current))
                 if current.reference == reference =>
@@ -270,10 +282,12 @@ impl Model {
                 place: Place::Absent,
                 ..code.clone()
             },
+            (Request::Add, Place::Used(current)) => code.with(current.withdrawn(false)),
             (Request::Remove, Place::Used(Current { hold: Some(_), .. })) => Code {
                 place: Place::Absent,
                 ..self.ended(code, Status::Cancelled)?
             },
+            (Request::Remove, Place::Used(current)) => code.with(current.withdrawn(true)),
             _ => return None,
         };
         (after != *code).then_some(after)
@@ -310,8 +324,13 @@ impl Model {
             return None;
         }
         let unanswered = current.id.filter(|id| !self.created.contains(id));
+        let place = if current.is_withdrawn {
+            Place::Absent
+        } else {
+            Place::Available
+        };
         Some(Code {
-            place: Place::Available,
+            place,
             spent: code.spent.iter().copied().chain(unanswered).collect(),
         })
     }
@@ -323,6 +342,14 @@ impl Code {
             return None;
         };
         (current.id == Some(id)).then_some(current)
+    }
+
+    fn is_used(&self) -> bool {
+        matches!(self.place, Place::Used(_))
+    }
+
+    fn is_redeemed(&self) -> bool {
+        matches!(self.place, Place::Used(Current { hold: None, .. }))
     }
 
     fn hold(&self) -> Option<Hold> {
@@ -341,6 +368,13 @@ impl Code {
 }
 
 impl Current {
+    fn withdrawn(self, is_withdrawn: bool) -> Current {
+        Current {
+            is_withdrawn,
+            ..self
+        }
+    }
+
     /// The same reference again: a redemption confirms, a hold extends, and a redeemed code remains so.
     fn asked_again(self, hold: Option<Hold>) -> Current {
         let extended = self.hold.zip(hold).map(|(old, new)| Hold {
@@ -390,9 +424,11 @@ fn milliseconds(moment: u64) -> i64 {
 /// Whether an operation with this response can't have changed anything in any state of the code.
 pub fn changes_nothing(request: Request, answer: Answer) -> bool {
     let reads = matches!(request, Request::LookUp(_) | Request::Check);
+    let adds_or_removes = matches!(request, Request::Add | Request::Remove);
     reads
-        || !matches!(
-            answer,
-            Answer::Created(_) | Answer::Found(_) | Answer::Changed(true)
-        )
+        || !adds_or_removes
+            && !matches!(
+                answer,
+                Answer::Created(_) | Answer::Found(_) | Answer::Changed(true)
+            )
 }

@@ -12,6 +12,7 @@ use crate::{
     CLIENTS, LIFE_SECONDS, REDIS, assert_everything_happened, assert_one_changed_answer_is_noticed,
     number, stock,
 };
+use cuckood_state::domain::FORMAT_VERSION;
 use cuckood_state::testing::random::Random;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,11 @@ impl World {
     pub fn start() -> World {
         let (routes, servers) = Routes::start_servers(NODES);
         let cluster = Cluster::start_as(servers, |_| None, &[REDIS]);
+        // Before that, a code that is removed while it is redeemed comes back when the redemption is cancelled.
+        wait_until("that what this build understands is enabled", || {
+            let known = cluster.client(0).get("/v1/cluster");
+            known.is_ok_and(|known| known.body["enabled"] == FORMAT_VERSION)
+        });
         World { cluster, routes }
     }
 

@@ -18,7 +18,7 @@ run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 setup: ## Install the tests' tools; `make test` does so, too.
 	tools/setup.sh
 
-test: ## Run all tests, or WHAT of: lint unit filter state log engine http resp project crash process cluster linearizable redis clients console docs.
+test: ## Run all tests, or WHAT of: lint unit filter state log engine http resp project simulation crash process cluster linearizable redis clients console docs.
 	tools/test.sh $(WHAT)
 
 test-long: ## Run WHAT of the tests that take minutes to hours; tools/test-long.sh lists them.

@@ -5,6 +5,7 @@
 #                  release build unless CUCKOOD_RELEASE names a released program
 #   crash          kill -9 under load (CRASH_KILLS=2000)
 #   linearizable   64 clients at 100 codes for a minute, with kills
+#   simulation     fresh seeds of simulated histories (SEEDS=10000)
 #   soak           random logs next to a real process with kills and backups (SOAK_MINUTES=60)
 #   fill           1,000 fillings of filters of fixed size at each capacity
 #   fuzz           each fuzz target (FUZZ_SECONDS=60; cargo install cargo-fuzz)
@@ -54,6 +55,7 @@ for what in "$@"; do
         ;;
     crash) CRASH_KILLS=${CRASH_KILLS:-2000} cargo test --locked --test crash -- --nocapture ;;
     linearizable) LINEARIZABLE_SECONDS=60 cargo test --locked --test linearizable -- --nocapture ;;
+    simulation) SEEDS=${SEEDS:-10000} cargo test --locked --test simulation -- --nocapture ;;
     soak)
         export SOAK_SECONDS=$((${SOAK_MINUTES:-60} * 60))
         cargo test --locked --no-run --test engine --test crash

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests, or the named parts: lint unit filter state log engine http resp project crash process cluster linearizable redis clients console docs.
+# Runs all tests, or the named parts: lint unit filter state log engine http resp project simulation crash process cluster linearizable redis clients console docs.
 #
 # After one build, the parts run in three lanes concurrently. Each part writes a log to target/test. A part that lacks a tool is not run; the
 # summary names it. Tests print `NOT RUN: what: why` for skipped ones. With CI=true, anything skipped is a failure.
@@ -15,7 +15,7 @@ export CUSTOM_LIBFUZZER_PATH=/nowhere/libfuzzer.a
 # Tests run many services in one process. A login shell's soft limit is often 1,024.
 ulimit -n "$(ulimit -Hn)"
 
-lanes=("cluster linearizable redis" "unit filter state log engine http resp project crash" "process clients console docs")
+lanes=("cluster linearizable redis" "unit filter state log engine http resp project simulation crash" "process clients console docs")
 parts=${*:-lint ${lanes[*]}}
 rm -rf "$logs" && mkdir -p "$logs"
 
@@ -36,7 +36,7 @@ command_of() {
     case $1 in
     lint) echo "tools/lint.sh" ;;
     unit) echo "${cargo[*]} --lib --bins -- --show-output" ;;
-    filter | state | log | engine | http | resp | project | crash | process | cluster | linearizable) echo "${cargo[*]} --test $1 -- --show-output" ;;
+    filter | state | log | engine | http | resp | project | simulation | crash | process | cluster | linearizable) echo "${cargo[*]} --test $1 -- --show-output" ;;
     clients) echo "clients/run.sh" ;;
     redis) echo "tests/redis/run.sh" ;;
     console) echo "console/run.sh target/debug/cuckood test" ;;

@@ -3,8 +3,9 @@
 use cuckood_log::journal::{
     Durability, Journal, JournalError, LocalJournal, LocalOptions, Result, has_log,
 };
-use cuckood_log::store::Store;
+use cuckood_log::store::{Store, StoreError, StoreOptions};
 use cuckood_nats::{NatsJournal, NatsOptions, NatsSnapshots, is_of_replicated_log};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,18 @@ impl JournalOptions {
         }
     }
 
+    /// Opens the data directory.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open_store(&self, path: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
+        match self {
+            JournalOptions::Local(_) | JournalOptions::Nats(_) => Store::open(path, options),
+            #[cfg(feature = "testing")]
+            JournalOptions::Other(log) => log.open_store(path, options),
+        }
+    }
+
     /// Opens the access to the snapshots that nodes share; `None` if they share none.
     ///
     /// # Errors
@@ -73,7 +86,12 @@ impl JournalOptions {
 
     /// Whether other nodes write to the same log.
     pub fn is_shared(&self) -> bool {
-        !matches!(self, JournalOptions::Local(_))
+        match self {
+            JournalOptions::Local(_) => false,
+            JournalOptions::Nats(_) => true,
+            #[cfg(feature = "testing")]
+            JournalOptions::Other(log) => log.is_shared(),
+        }
     }
 
     /// How long it may take to commit. A caller of a node that shares its log can try another one, so it gets an unknown outcome sooner.

@@ -25,6 +25,8 @@ mod request;
 mod restore;
 mod snapshotter;
 mod start;
+#[cfg(feature = "testing")]
+pub mod stepped;
 mod timekeeping;
 mod upkeep;
 mod verify;

@@ -391,7 +391,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// # Errors
 /// [`JournalError::Trimmed`] if only a shared snapshot helps; otherwise those of the store and the journal.
 fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
-    let store = Arc::new(Store::open(&options.path, &options.store)?);
+    let store = Arc::new(options.journal.open_store(&options.path, &options.store)?);
     let journal = options.journal.open(&store)?;
     Ok((store, journal))
 }

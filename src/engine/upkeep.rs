@@ -9,10 +9,10 @@ use super::request::respond;
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::writer::{Upkeep, Writer};
 use super::{EngineStatus, SubmitError};
-use cuckood_log::journal::{JournalError, OtherNode, Ticket};
+use cuckood_log::journal::{JournalError, OtherNode, Ticket, random};
 use cuckood_state::domain::{Command, Proposal, Seq, Timestamp, understood_version};
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Buckets that a separate entry empties while no command arrives: about a millisecond's work.
 const BUCKETS_AN_ADVANCE: u32 = 4_096;
@@ -39,7 +39,7 @@ impl Upkeep {
             snapshotter,
             snapshot_requests: Vec::new(),
             images: ImageCopies::default(),
-            turns: RandomState::new(),
+            turns: u64::from_le_bytes(random()),
             is_freeing_blocked: false,
             advance: None,
             advance_after: now,
@@ -106,7 +106,7 @@ impl Writer {
         let (since, turn) = match self.inner.options.journal.is_shared() {
             true => (
                 due.max(self.state.now()),
-                self.upkeep.turns.hash_one(due.0) % TURN_MS_MAX,
+                xxh3_64_with_seed(&due.0.to_le_bytes(), self.upkeep.turns) % TURN_MS_MAX,
             ),
             false => (due, 0),
         };

@@ -19,7 +19,6 @@ use cuckood_log::store::Store;
 use cuckood_state::State;
 use cuckood_state::domain::Seq;
 use std::collections::VecDeque;
-use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -84,7 +83,7 @@ pub(super) struct Upkeep {
     /// The images that are being copied.
     pub(super) images: ImageCopies,
     /// The node's own way to choose its turns among the nodes of a shared log.
-    pub(super) turns: RandomState,
+    pub(super) turns: u64,
     /// Readers still see all that commands have dropped, so nothing of it can be freed yet.
     pub(super) is_freeing_blocked: bool,
     /// The entry of the writer's own that is proposed and not committed.

@@ -15,36 +15,34 @@ mod options;
 mod order;
 mod outbox;
 mod peers;
+mod port;
 mod reader;
 mod snapshots;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 pub use order::{is_of_replicated_log, log_of};
 pub use snapshots::{ArchivePieces, NatsSnapshots, SharedSnapshot};
 
-use async_nats::jetstream::context::PublishError;
-use async_nats::jetstream::{self, ErrorCode, publish::PublishAck};
 use cuckood_log::journal::{
     Committed, Delivery, Journal, JournalError, LogTime, Replication, Result, Ticket, check_space,
 };
 use cuckood_log::store::Store;
 use cuckood_state::domain::{Proposal, Seq};
 use cuckood_state::frame::FrameError;
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use link::{Link, now_in_runtime};
+use link::Link;
 use message::Body;
-use order::StreamPlace;
+use order::{LogId, StreamPlace};
 use outbox::{DeliveryAttempt, Outbox};
 use parking_lot::Mutex;
 use peers::Peers;
-use reader::{News, READ_AHEAD, StreamMessage, StreamReader};
-use std::error::Error;
+use port::{NatsPort, Publication, StreamPort};
+use reader::StreamMessage;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// A server that has acknowledged nothing for this long is replaced: it may be cut off from the others. Most elections of a leader take less,
 /// and the next server may be one that hangs.
@@ -56,19 +54,29 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two polls while something is in flight or waits for a pause to end, or the connection is broken: nothing wakes the writer when it is made again.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
+/// One node's journal over a stream of NATS' servers.
+pub type NatsJournal = StreamJournal<NatsPort>;
+
 /// One node's journal over a stream. The log is read once, from a snapshot's position on.
-pub struct NatsJournal {
+pub struct StreamJournal<W> {
     store: Arc<Store>,
-    link: Arc<Link>,
+    /// The name of this node.
+    node: String,
+    /// How long the servers may send nothing while the node starts.
+    connect_timeout: Duration,
+    /// How long a node continues whose state differs from another's.
+    open_time: Duration,
+    /// The log that the stream contains.
+    log: LogId,
+    /// The state of the replication.
+    status: Arc<Mutex<Replication>>,
     /// Places at which the log can be read from, until it is.
     starts: Vec<StreamPlace>,
-    /// The other end of `messages`, until the reader has it.
-    sender: Option<mpsc::Sender<News>>,
-    messages: mpsc::Receiver<News>,
+    /// Whether the stream is being read.
+    is_started: bool,
     /// The place after the last taken message.
     place: StreamPlace,
     outbox: Outbox,
-    acks: FuturesUnordered<BoxFuture<'static, (DeliveryAttempt, Result<PublishAck, PublishError>)>>,
     peers: Peers,
     /// A barrier that is passed and not delivered.
     passed: Option<Ticket>,
@@ -82,8 +90,7 @@ pub struct NatsJournal {
     changes: u64,
     /// The last message that the log had when this node started to follow it.
     end_at_start: u64,
-    // Dropped last: everything above needs it.
-    runtime: Runtime,
+    port: W,
 }
 
 impl NatsJournal {
@@ -105,15 +112,37 @@ impl NatsJournal {
                 options.stream
             )));
         }
-        if stored.is_none() {
-            order::note_log(&store, link.log)?;
+        let log = link.log;
+        let first_message = link.first_message;
+        let status = link.status.clone();
+        let port = NatsPort::new(runtime, link);
+        StreamJournal::over(port, store, options, log, first_message, status)
+    }
+}
+
+impl<W: StreamPort> StreamJournal<W> {
+    /// The journal of a node over a stream that contains this log from this message on. The directory belongs to this log or to none.
+    ///
+    /// # Errors
+    /// [`JournalError::Trimmed`] if the stream was trimmed past every snapshot in the directory.
+    fn over(
+        port: W,
+        store: Arc<Store>,
+        options: &NatsOptions,
+        log: LogId,
+        first_message: u64,
+        status: Arc<Mutex<Replication>>,
+    ) -> Result<Self> {
+        let path = store.path().display();
+        if order::log_of(&store)?.is_none() {
+            order::note_log(&store, log)?;
             store.flush()?;
         }
         store.begin_use()?;
         let mut places = Vec::new();
         for snapshot in store.manifests()? {
             match order::decode(&snapshot.place) {
-                Ok((of, place)) if of == link.log => places.push(place),
+                Ok((of, place)) if of == log => places.push(place),
                 // To a trimmed log, the directory would seem too old, and it would be cleared.
                 Err(FrameError::Newer(found)) => {
                     return Err(message::of_other_build(&path.to_string(), found));
@@ -121,7 +150,7 @@ impl NatsJournal {
                 Ok(_) | Err(_) => {}
             }
         }
-        let is_readable = |place: &StreamPlace| place.stream + 1 >= link.first_message;
+        let is_readable = |place: &StreamPlace| place.stream + 1 >= first_message;
         let starts: Vec<StreamPlace> = places
             .into_iter()
             .chain([StreamPlace::default()])
@@ -130,27 +159,29 @@ impl NatsJournal {
         if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
-                link.first_message.saturating_sub(1)
+                first_message.saturating_sub(1)
             )));
         }
-        let (sender, messages) = mpsc::channel(READ_AHEAD);
-        Ok(NatsJournal {
+        let moved_at = port.now();
+        Ok(StreamJournal {
             store,
-            link: Arc::new(link),
+            node: options.node.clone(),
+            connect_timeout: options.connect_timeout,
+            open_time: options.open_time,
+            log,
+            status,
             starts,
-            sender: Some(sender),
-            messages,
+            is_started: false,
             place: StreamPlace::default(),
             outbox: Outbox::new(&options.node),
-            acks: FuturesUnordered::new(),
             peers: Peers::new(options.open_time),
             passed: None,
             is_current: false,
-            moved_at: now_in_runtime(),
+            moved_at,
             silent_since: None,
             changes: 0,
             end_at_start: 0,
-            runtime,
+            port,
         })
     }
 
@@ -161,19 +192,17 @@ impl NatsJournal {
 
     /// Starts to follow the log after a position, unless it already does.
     fn start(&mut self, after: Seq, now: Instant) -> Result<()> {
-        let Some(sender) = self.sender.take() else {
+        if std::mem::replace(&mut self.is_started, true) {
             return Ok(());
-        };
+        }
         let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
             let what = format!("the place of position {} in the stream is unknown", after.0);
             return Err(JournalError::Damaged(what));
         };
-        self.runtime
-            .spawn(StreamReader::new(self.link.clone(), &place, sender).run());
-        self.runtime.spawn(count_elections(self.link.clone()));
+        self.port.follow(&place);
         self.outbox.begin(place.stream);
         (self.place, self.moved_at) = (place, now);
-        self.end_at_start = self.link.status.lock().known_end;
+        self.end_at_start = self.status.lock().known_end;
         Ok(())
     }
 
@@ -190,38 +219,33 @@ impl NatsJournal {
             if let Some(barrier) = self.passed.take() {
                 return Poll::Ready(Ok(Delivery::Passed(barrier)));
             }
-            let Poll::Ready(read) = self.messages.poll_recv(context) else {
+            let Poll::Ready(read) = self.port.poll_message(context) else {
                 self.check(now)?;
                 return Poll::Pending;
             };
-            let ended = || {
-                Err(JournalError::Failed(
-                    "the reader of the log has ended".to_owned(),
-                ))
-            };
-            let delivery = self.take(read.unwrap_or_else(ended)?, now)?;
-            if self.acks.is_empty() && self.outbox.go_back_if_missing(self.place.stream, now) {
-                self.link.status.lock().resent += 1;
+            let delivery = self.take(read?, now)?;
+            if !self.port.is_unanswered() && self.outbox.go_back_if_missing(self.place.stream, now)
+            {
+                self.status.lock().resent += 1;
             }
             if let Some(delivery) = delivery {
                 return Poll::Ready(Ok(delivery));
             }
             // Messages without entries may be many, and servers must not be judged by the time before them.
-            now = now.max(now_in_runtime());
+            now = now.max(self.port.now());
         }
     }
 
     /// Everything that was delivered is applied.
     fn note_applied(&mut self, now: Instant) {
-        let mut shared = self.link.status.lock();
+        let mut shared = self.status.lock();
         shared.reach(self.place.stream, now);
         if let Some(hash) = shared.hash {
             self.peers.note_own(hash);
         }
         let changes = shared.reconnects + shared.elections;
         if std::mem::replace(&mut self.changes, changes) != changes {
-            let server = self.link.client.server_info();
-            (shared.server, shared.server_version) = (server.server_name, server.version);
+            (shared.server, shared.server_version) = self.port.server();
             // Messages in flight on the broken connection, or to the last leader, are lost or will be void.
             shared.resent += u64::from(self.outbox.go_back(now));
         }
@@ -231,51 +255,43 @@ impl NatsJournal {
     fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
         // In a log of another format, a message of this one would stop the nodes: the log's format is read before.
         let is_format_known = self.place.has_session() || self.place.stream >= self.end_at_start;
-        if self.link.is_connected() && is_format_known {
+        if self.port.is_connected() && is_format_known {
             if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
                 let report = self.peers.report(self.place.seq, now);
                 self.outbox.beat(report);
             }
             while let Some((attempt, bytes)) = self.outbox.next(now) {
                 self.silent_since.get_or_insert(now);
-                let link = self.link.clone();
-                let published = async move {
-                    link.context
-                        .publish(link.subject.clone(), bytes)
-                        .await?
-                        .await
-                };
-                self.acks
-                    .push(published.map(move |ack| (attempt, ack)).boxed());
+                self.port.publish(attempt, bytes);
             }
         }
-        while let Poll::Ready(Some((attempt, ack))) = self.acks.poll_next_unpin(context) {
-            self.take_ack(attempt, ack);
+        while let Poll::Ready((attempt, published)) = self.port.poll_answer(context) {
+            self.take_answer(attempt, published);
         }
     }
 
-    fn take_ack(&mut self, attempt: DeliveryAttempt, ack: Result<PublishAck, PublishError>) {
+    fn take_answer(&mut self, attempt: DeliveryAttempt, published: Publication) {
         // Not that of the poll, which was earlier: the log's clock has shown its time before now.
-        let now = now_in_runtime();
-        match ack {
-            Ok(ack) => {
-                self.outbox.acked(attempt, ack.sequence, now);
-                let mut shared = self.link.status.lock();
+        let now = self.port.now();
+        match published {
+            Publication::Acknowledged(message) => {
+                self.outbox.acked(attempt, message, now);
+                let mut shared = self.status.lock();
                 (self.silent_since, shared.full_since) = (None, None);
-                shared.show(ack.sequence, now);
+                shared.show(message, now);
             }
-            Err(error) if self.outbox.refused(attempt, now) => {
-                let mut shared = self.link.status.lock();
+            Publication::Rejected { why, is_full } if self.outbox.refused(attempt, now) => {
+                let mut shared = self.status.lock();
                 shared.resent += 1;
                 if shared.may_report(now) {
-                    tracing::warn!(%error, "log did not accept a message; sending again");
+                    tracing::warn!(error = why, "log did not accept a message; sending again");
                 }
-                if is_full(&error) {
+                if is_full {
                     shared.full_since.get_or_insert(now);
                     self.silent_since = None;
                 }
             }
-            Err(_) => {}
+            Publication::Rejected { .. } => {}
         }
     }
 
@@ -284,7 +300,7 @@ impl NatsJournal {
         (self.moved_at, self.peers.read_at) = (now, read.at);
         let Some(message) = read.message else {
             self.place.skip(read.checksum);
-            let mut shared = self.link.status.lock();
+            let mut shared = self.status.lock();
             shared.foreign += 1;
             if shared.may_report(now) {
                 tracing::warn!(
@@ -301,20 +317,20 @@ impl NatsJournal {
                 let is_resent = self
                     .outbox
                     .void(message.session, void, self.place.stream, now);
-                self.link.status.lock().resent += u64::from(is_resent);
+                self.status.lock().resent += u64::from(is_resent);
                 return Ok(None);
             }
         };
         let own = self.outbox.read(message.session, message.number);
         let is_own = own.is_some();
-        let is_other = node != self.link.options.node;
+        let is_other = node != self.node;
         let mut tickets = Vec::new().into_iter();
         if let Some(own) = own {
             (tickets, self.passed, self.silent_since) =
                 (own.tickets.into_iter(), own.barrier, None);
             let sent = own.sent_at.unwrap_or(now);
             let seen = own.acked_at.unwrap_or(read.read_at);
-            self.link.status.lock().observe(LogTime {
+            self.status.lock().observe(LogTime {
                 log: read.at,
                 sent,
                 seen,
@@ -337,10 +353,10 @@ impl NatsJournal {
             Body::Beat(_) => {}
         }
         self.peers.compare(now);
-        let mut shared = self.link.status.lock();
+        let mut shared = self.status.lock();
         (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
         // A node that always has more to read decides later.
-        now.checked_sub(self.link.options.open_time)
+        now.checked_sub(self.open_time)
             .map_or(Ok(()), |late| self.peers.decide(late))?;
         let is_first = is_own && !std::mem::replace(&mut self.is_current, true);
         Ok(is_first.then_some(Delivery::Current))
@@ -348,7 +364,7 @@ impl NatsJournal {
 
     /// A session of this node's name has started that is not ours. Before our first one it was an earlier process.
     fn note_overtaken(&mut self, now: Instant) -> Result<()> {
-        let node = &self.link.options.node;
+        let node = &self.node;
         if self.is_current {
             if !self.outbox.overtaken(self.place.stream, now) {
                 return Err(JournalError::Failed(format!(
@@ -368,17 +384,15 @@ impl NatsJournal {
         if self
             .silent_since
             .is_some_and(|since| since + SERVER_TIMEOUT <= now)
-            && self.link.is_connected()
+            && self.port.is_connected()
         {
             self.silent_since = Some(now);
-            let client = self.link.client.clone();
-            self.runtime
-                .spawn(async move { client.force_reconnect().await });
-            self.link.status.lock().resent += u64::from(self.outbox.go_back(now));
+            self.port.reconnect();
+            self.status.lock().resent += u64::from(self.outbox.go_back(now));
         }
         self.peers.decide(now)?;
-        let timeout = self.link.options.connect_timeout;
-        let mut shared = self.link.status.lock();
+        let timeout = self.connect_timeout;
+        let mut shared = self.status.lock();
         shared.is_in_doubt = self.peers.decided_at().is_some();
         if !self.is_current && self.moved_at + timeout <= now {
             let why = shared
@@ -394,20 +408,6 @@ impl NatsJournal {
         shared.note_unconfirmed(self.outbox.unconfirmed_for(now), is_responding);
         shared.in_flight = self.outbox.in_flight();
         Ok(())
-    }
-}
-
-/// Counts elections of the stream's leader.
-async fn count_elections(link: Arc<Link>) {
-    let subject = format!(
-        "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{}",
-        link.options.stream
-    );
-    let Ok(mut elected) = link.client.subscribe(subject).await else {
-        return;
-    };
-    while elected.next().await.is_some() {
-        link.status.lock().elections += 1;
     }
 }
 
@@ -434,31 +434,14 @@ fn runtime(options: &NatsOptions) -> Result<Runtime> {
     runtime.map_err(|error| JournalError::Failed(format!("can't start the log's runtime: {error}")))
 }
 
-/// Whether a server rejects a message because there is no space for it.
-fn is_full(error: &PublishError) -> bool {
-    let Some(error) = error
-        .source()
-        .and_then(|source| source.downcast_ref::<jetstream::Error>())
-    else {
-        return false;
-    };
-    let code = error.error_code();
-    let why = error.to_string();
-    code == ErrorCode::INSUFFICIENT_RESOURCES
-        || code == ErrorCode::STORAGE_RESOURCES_EXCEEDED
-        || code == ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
-        || code == ErrorCode::STREAM_STORE_FAILED
-            && (why.contains("exceeded") || why.contains("space"))
-}
-
 #[cfg(feature = "testing")]
-impl cuckood_log::testing::stores::Positioned for NatsJournal {
+impl<W: StreamPort> cuckood_log::testing::stores::Positioned for StreamJournal<W> {
     fn position(&self) -> Seq {
         self.last()
     }
 }
 
-impl Journal for NatsJournal {
+impl<W: StreamPort> Journal for StreamJournal<W> {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()> {
         // This node needs space for the data it derives from them, such as events.
         check_space(&self.store, &batch)?;
@@ -471,13 +454,13 @@ impl Journal for NatsJournal {
         now: Instant,
         context: &mut Context<'_>,
     ) -> Poll<Result<Delivery>> {
-        let runtime = self.runtime.handle().clone();
-        let _entered = runtime.enter();
+        let runtime = self.port.runtime();
+        let _entered = runtime.as_ref().map(Handle::enter);
         self.next(after, now, context)
     }
 
     fn wake_at(&self, now: Instant) -> Option<Instant> {
-        let is_busy = self.outbox.has_work() || !self.link.is_connected();
+        let is_busy = self.outbox.has_work() || !self.port.is_connected();
         let due = if is_busy {
             now + POLL_PAUSE
         } else {
@@ -494,11 +477,11 @@ impl Journal for NatsJournal {
     }
 
     fn place(&self) -> Vec<u8> {
-        order::encode(self.link.log, &self.place)
+        order::encode(self.log, &self.place)
     }
 
     fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
-        Some(self.link.status.clone())
+        Some(self.status.clone())
     }
 
     /// Other nodes may need the entries: they stay in the stream.

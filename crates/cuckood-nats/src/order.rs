@@ -48,7 +48,7 @@ pub(super) struct NodeSession {
 
 /// A place in the log: between two messages of the stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct StreamPlace {
+pub struct StreamPlace {
     /// The stream's number of the last message before it.
     pub(super) stream: u64,
     /// The last entry before it.

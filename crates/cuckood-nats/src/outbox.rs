@@ -35,7 +35,7 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Identifies an attempt to send a message: the number of rewinds of the outbox, and the message's number.
-pub(super) type DeliveryAttempt = (u64, u64);
+pub type DeliveryAttempt = (u64, u64);
 
 /// A message that was not read back.
 #[derive(Debug)]

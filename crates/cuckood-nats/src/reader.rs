@@ -43,10 +43,10 @@ const LOST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The next message of the stream.
 #[derive(Debug)]
-pub(super) struct StreamMessage {
-    number: u64,
+pub struct StreamMessage {
+    pub(super) number: u64,
     /// Number of later messages.
-    later: u64,
+    pub(super) later: u64,
     payload: Bytes,
     pub(super) checksum: u128,
     /// `None` if it is foreign.
@@ -55,6 +55,35 @@ pub(super) struct StreamMessage {
     pub(super) at: Timestamp,
     /// When it was read.
     pub(super) read_at: Instant,
+}
+
+impl StreamMessage {
+    /// Decodes a message of the stream. `has_own` says whether a message before it has this build's format.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] if another version of the service has written it.
+    pub(super) fn decode(
+        number: u64,
+        later: u64,
+        payload: Bytes,
+        has_own: bool,
+        at: Timestamp,
+        read_at: Instant,
+    ) -> News {
+        let checksum = message::checksum(&payload);
+        let message = message::decode(&payload, has_own).map_err(|why| {
+            JournalError::Damaged(format!("message {number} of the stream: {why}"))
+        })?;
+        Ok(StreamMessage {
+            number,
+            later,
+            payload,
+            checksum,
+            message,
+            at,
+            read_at,
+        })
+    }
 }
 
 /// The next message; an error is the last.
@@ -255,18 +284,8 @@ fn decode(received: jetstream::Message, has_own: bool) -> News {
     let published = info.published;
     let milliseconds =
         u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
-    let checksum = message::checksum(&payload);
-    let message = message::decode(&payload, has_own)
-        .map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))?;
-    Ok(StreamMessage {
-        number,
-        later,
-        payload,
-        checksum,
-        message,
-        at: Timestamp(milliseconds),
-        read_at: now_in_runtime(),
-    })
+    let at = Timestamp(milliseconds);
+    StreamMessage::decode(number, later, payload, has_own, at, now_in_runtime())
 }
 
 /// Reads a foreign message again, which all nodes skip: it may have been damaged in transit to this node alone.

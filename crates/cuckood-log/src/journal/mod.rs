@@ -11,17 +11,25 @@ mod replication;
 pub use local::{LocalJournal, LocalOptions, has_log};
 pub use replication::{LogTime, OtherNode, Replication};
 
+#[cfg(feature = "testing")]
+use crate::store::StoreOptions;
 use crate::store::{Store, StoreError};
 use cuckood_state::domain::{Command, Entry, Proposal, Seq, understood_version};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "testing")]
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Draws random bytes from the operating system.
+/// Draws random bytes from the operating system; in a simulation, from its seed.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
+    #[cfg(feature = "testing")]
+    if cuckood_state::testing::seeded::fill(&mut bytes) {
+        return bytes;
+    }
     getrandom::fill(&mut bytes)
         .expect("the operating system gives random bytes once it has booted");
     bytes
@@ -247,4 +255,17 @@ pub trait OpenJournal: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Those of a journal's start.
     fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>>;
+
+    /// Opens the data directory that the journal belongs to.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    fn open_store(&self, path: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
+        Store::open(path, options)
+    }
+
+    /// Whether other nodes write to the same log.
+    fn is_shared(&self) -> bool {
+        true
+    }
 }

@@ -390,7 +390,8 @@ pub const LOG_BASE_KEY: &[u8] = b"log-base";
 pub const REPLICATED_LOG_KEY: &[u8] = b"replicated-log";
 /// Prefix of the keys of skipped entries in [`META_TREE`].
 pub const SKIPPED_KEYS: &[u8] = b"skipped/";
-const MANIFEST_TREES: &str = "manifests/";
+/// Prefix of the names of trees of manifests.
+pub const MANIFEST_TREES: &str = "manifests/";
 const CHUNK_TREES: &str = "chunks/";
 /// Prefix of the names of trees of events.
 pub const EVENT_TREES: &str = "events/";

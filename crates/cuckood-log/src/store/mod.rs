@@ -15,6 +15,8 @@ mod spool;
 
 pub use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
+#[cfg(feature = "testing")]
+pub(crate) use directory::MANIFEST_TREES;
 pub use directory::SavedClock;
 pub use directory::{
     LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name,
@@ -137,6 +139,16 @@ impl Store {
         over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
     ) -> Result<Store, StoreError> {
         open::open(Directory::lock(dir)?, options, None, over)
+    }
+
+    /// Opens it with its trees on a backing other than sled, which is told whether the directory is new.
+    #[cfg(feature = "testing")]
+    pub fn open_without_sled(
+        dir: &Path,
+        options: &StoreOptions,
+        backing: impl FnOnce(bool) -> Box<dyn Backing>,
+    ) -> Result<Store, StoreError> {
+        open::open_without_sled(Directory::lock(dir)?, options, None, backing)
     }
 
     /// Opens a directory to be filled from a shared snapshot, and deletes its content. It can't be served before [`Store::seal`]; until

@@ -152,6 +152,19 @@ pub(super) fn open(
     marker: Option<&str>,
     over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
 ) -> Result<Store, StoreError> {
+    open_on(directory, options, marker, |directory, space, is_new| {
+        let sled = open_backing(directory, space, options, is_new)?;
+        Ok(over(Box::new(sled)))
+    })
+}
+
+/// Opens a locked directory on a backing, which is told whether the directory is new.
+pub(super) fn open_on(
+    directory: Directory,
+    options: &StoreOptions,
+    marker: Option<&str>,
+    backing: impl FnOnce(&Directory, &Space, bool) -> Result<Box<dyn Backing>, StoreError>,
+) -> Result<Store, StoreError> {
     let space = Space::new(
         directory.path(),
         directory.file(directory::BALLAST_FILE),
@@ -171,13 +184,13 @@ pub(super) fn open(
         }
     };
     space.delete_ballast_if_full()?;
-    let backing = open_backing(&directory, &space, options, is_new)?;
+    let backing = backing(&directory, &space, is_new)?;
     let clock = SavedClockFile {
         path: directory.file(directory::CLOCK_FILE),
         boot: directory::boot_id(),
     };
     let store = Store {
-        backing: over(Box::new(backing)),
+        backing,
         directory,
         options: options.clone(),
         space,
@@ -193,6 +206,22 @@ pub(super) fn open(
     migrate(&store, format)?;
     store.space.restore_ballast();
     Ok(store)
+}
+
+/// Opens a locked directory whose trees are on this backing instead of sled's files.
+#[cfg(feature = "testing")]
+pub(super) fn open_without_sled(
+    directory: Directory,
+    options: &StoreOptions,
+    marker: Option<&str>,
+    backing: impl FnOnce(bool) -> Box<dyn Backing>,
+) -> Result<Store, StoreError> {
+    open_on(directory, options, marker, |directory, _, is_new| {
+        // Without this file, a directory counts as damaged.
+        let path = directory.file(directory::SLED_DIR).join("db");
+        fs::write(&path, []).map_err(StoreError::io(&path, "write"))?;
+        Ok(backing(is_new))
+    })
 }
 
 /// The format of the directory, if it holds data. Refuses data that is newer or incomplete.
@@ -273,10 +302,7 @@ fn open_backing(
 
 /// Creates a new directory. The marker is created first and removed last: other files in a marked directory are unused or obsolete.
 fn begin(directory: &Directory, marker: &str) -> Result<DirectoryFormat, StoreError> {
-    let mut identity = [0; 16];
-    getrandom::fill(&mut identity).map_err(|error| {
-        StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error))
-    })?;
+    let identity = draw_identity(directory)?;
     directory.mark(marker)?;
     if marker == directory::FILLING_FILE {
         // The format first: without it nothing takes the directory for a used one.
@@ -300,6 +326,19 @@ fn begin(directory: &Directory, marker: &str) -> Result<DirectoryFormat, StoreEr
         number: 0,
         identity,
     })
+}
+
+/// Draws the identity of a new directory.
+fn draw_identity(directory: &Directory) -> Result<[u8; 16], StoreError> {
+    let mut identity = [0; 16];
+    #[cfg(feature = "testing")]
+    if cuckood_state::testing::seeded::fill(&mut identity) {
+        return Ok(identity);
+    }
+    getrandom::fill(&mut identity).map_err(|error| {
+        StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error))
+    })?;
+    Ok(identity)
 }
 
 /// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same metadata as none,

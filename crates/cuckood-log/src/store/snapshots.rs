@@ -239,14 +239,9 @@ impl SnapshotWriter {
         store.write(&directory::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
-        let oldest_kept = generations(store)?
-            .into_iter()
-            .rev()
-            .take(GENERATIONS_KEPT)
-            .min();
+        let oldest_kept = oldest_kept(store, generation)?;
         for tree in store.backing().tree_names() {
-            if directory::manifest_of_tree(&tree)
-                .is_some_and(|generation| Some(generation) < oldest_kept)
+            if directory::manifest_of_tree(&tree).is_some_and(|generation| generation < oldest_kept)
             {
                 store.drop_tree(&tree)?;
             }
@@ -516,6 +511,19 @@ fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, Stor
     )
 }
 
+/// The oldest snapshot that is retained next to the newest one. A damaged manifest is not retained in place of an older one: the log after
+/// that may be needed.
+fn oldest_kept(store: &Store, newest: u64) -> Result<u64, StoreError> {
+    let mut oldest = newest;
+    let mut kept = 1;
+    for generation in generations(store)?.into_iter().rev() {
+        if kept < GENERATIONS_KEPT && generation < newest && load(store, generation)?.is_ok() {
+            (oldest, kept) = (generation, kept + 1);
+        }
+    }
+    Ok(oldest)
+}
+
 /// Binds a chunk to its place, so that a chunk in the wrong place is noticed.
 fn chunk_checksum(generation: u64, key: SectionId, index: u32, bytes: &[u8]) -> u128 {
     let mut hash = Xxh3::new();
@@ -710,6 +718,39 @@ mod tests {
             .filter_map(|tree| directory::manifest_of_tree(tree))
             .collect();
         assert_eq!(manifests, [2, 3]);
+    }
+
+    /// Otherwise one more damaged manifest would leave none, with a log that starts later.
+    #[test]
+    fn damaged_manifest_does_not_replace_older_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let take = |seq| {
+            store
+                .begin_snapshot(Seq(seq))
+                .unwrap()
+                .finish(&store, Timestamp(7), Vec::new())
+                .unwrap()
+        };
+        take(1);
+        let damaged = directory::manifest_tree(take(2).generation);
+        let key = directory::number_key(0).to_vec();
+        let damage = KeyChange::Put(key, b"damaged".to_vec());
+        store.write(&damaged, vec![damage]).unwrap();
+        take(3);
+        let seqs = |store: &Store| -> Vec<Seq> {
+            let manifests = store.manifests().unwrap();
+            manifests.iter().map(|manifest| manifest.seq).collect()
+        };
+        assert_eq!(seqs(&store), [Seq(3), Seq(1)]);
+        take(4);
+        assert_eq!(seqs(&store), [Seq(4), Seq(3)]);
+        assert!(!store.backing().tree_names().contains(&damaged));
     }
 
     #[test]

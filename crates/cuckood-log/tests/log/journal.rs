@@ -2,12 +2,18 @@
 
 use cuckood_log::journal::{Delivery, Durability, Journal, Ticket};
 use cuckood_log::store::Store;
+use cuckood_log::store::backing::KeyChange;
 use cuckood_log::testing::conformance::CHECKS;
+use cuckood_log::testing::fuse::Fuse;
+use cuckood_log::testing::memory_disk::{Crash, MemoryDisk};
 use cuckood_log::testing::memory_log::MemoryLog;
 use cuckood_log::testing::stores::{
     Positioned, append, entries, open, open_journal, open_journal_at, options, proposal,
 };
 use cuckood_state::domain::Seq;
+use cuckood_state::testing::random::Random;
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -18,7 +24,61 @@ fn over_every_adapter(test: impl Fn(&mut dyn Positioned)) {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path(), &options(durability)).unwrap());
         test(&mut open_journal_at(&store, durability).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(open_in_memory(dir.path(), &MemoryDisk::new()));
+        test(&mut open_journal_at(&store, durability).unwrap());
     }
+}
+
+/// A data directory whose trees are on a disk in memory.
+fn open_in_memory(dir: &Path, disk: &MemoryDisk) -> Store {
+    let fuse = Fuse::unlit();
+    Store::open_without_sled(dir, &options(Durability::Fsync), |is_new| {
+        disk.open(&fuse, is_new)
+    })
+    .unwrap()
+}
+
+/// The simulation relies on it: a disk that lost less or more would hide or invent errors.
+#[test]
+fn memory_disk_loses_only_what_is_not_synced() {
+    let mut left = BTreeSet::new();
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let disk = MemoryDisk::new();
+        let dir = tempfile::tempdir().unwrap();
+        let kind = [Crash::Process, Crash::Power][(seed % 2) as usize];
+        {
+            let store = open_in_memory(dir.path(), &disk);
+            for number in 0..9u8 {
+                let change = KeyChange::Put(vec![number], vec![number]);
+                store.write("tree", vec![change]).unwrap();
+                if number == 5 {
+                    store.flush().unwrap();
+                }
+                if number == 2 {
+                    store.flush().unwrap();
+                    store.sync().unwrap();
+                }
+            }
+            store.seal().unwrap();
+            store.begin_use().unwrap();
+            disk.crash(kind, &mut random);
+        }
+        let store = open_in_memory(dir.path(), &disk);
+        let last = store.backing().last_key("tree", None).unwrap().unwrap();
+        let certain = if kind == Crash::Power { 2 } else { 5 };
+        assert!(last[0] >= certain, "{kind:?} left {last:?}");
+        let mut value = Vec::new();
+        assert!((0..=last[0]).all(|key| store.backing().read("tree", &[key], &mut value).unwrap()));
+        left.insert((kind == Crash::Power, last[0]));
+    }
+    let extremes = [(false, 5), (false, 8), (true, 2), (true, 8)];
+    assert!(
+        extremes.iter().all(|extreme| left.contains(extreme)),
+        "{left:?}"
+    );
+    assert!(left.len() > extremes.len(), "{left:?}");
 }
 
 #[test]

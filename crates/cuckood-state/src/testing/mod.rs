@@ -14,3 +14,4 @@ pub mod machine;
 pub mod random;
 pub mod random_images;
 pub mod random_log;
+pub mod seeded;

@@ -1,7 +1,7 @@
 //! Repeatable randomness: splitmix64 (Steele, Lea, Flood 2014).
 
 /// A stream of numbers that its seed decides.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {

@@ -12,7 +12,7 @@ use crate::budget::BudgetShare;
 use axum::extract::{Path, Request};
 use cuckood_filter::Digest;
 use cuckood_state::domain::{ITEMS_MAX, Inserted, Kind, Removed};
-use cuckood_state::{CodeFound, CodeUses};
+use cuckood_state::{CodeFound, CodeStatus, CodeUses};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
@@ -49,20 +49,6 @@ pub(super) struct CodesToAdd<'a> {
 struct CodesValid {
     /// In the order of the request.
     valid: Vec<bool>,
-}
-
-/// The status of a code.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum CodeStatus {
-    /// The code may be redeemed while the coupon is active.
-    Available,
-    /// A redemption holds the code.
-    Held,
-    /// The code is redeemed.
-    Redeemed,
-    /// The code was never added, or was withdrawn.
-    Absent,
 }
 
 /// The uses of a code.
@@ -110,15 +96,9 @@ impl From<CodeFound> for CodeLookup {
 
 impl From<CodeUses> for CodeLookup {
     fn from(found: CodeUses) -> Self {
-        let status = match found.status {
-            cuckood_state::CodeStatus::Absent => CodeStatus::Absent,
-            cuckood_state::CodeStatus::Available => CodeStatus::Available,
-            cuckood_state::CodeStatus::Held => CodeStatus::Held,
-            cuckood_state::CodeStatus::Redeemed => CodeStatus::Redeemed,
-        };
         let redemptions = found.redemptions.into_iter();
         Self {
-            status,
+            status: found.status,
             redemption: None,
             uses: Some(UsesTaken {
                 taken: found.taken,

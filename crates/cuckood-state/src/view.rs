@@ -12,6 +12,7 @@ use cuckood_filter::{
     StateCounts,
 };
 use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -87,17 +88,19 @@ impl Standing {
     }
 }
 
-/// The status of a code with several uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The status of a code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum CodeStatus {
-    /// It was never added, or it was removed.
-    Absent,
-    /// It has a use left.
+    /// The code may be redeemed while the coupon is active.
     Available,
-    /// No use is left, but some are held.
+    /// A redemption holds the code, or its last use.
     Held,
-    /// All uses are redeemed.
+    /// The code is redeemed, all its uses.
     Redeemed,
+    /// The code was never added, or was withdrawn.
+    Absent,
 }
 
 /// A code with several uses.

@@ -98,9 +98,9 @@ impl Admission {
             return Verdict::Later;
         };
         let need = &claim.need;
-        let statistics = &claim.statistics;
+        let besides = &claim.besides;
         let taken = self.measure(state);
-        let all = [self.need.bytes, need.bytes, statistics.bytes];
+        let all = [self.need.bytes, need.bytes, besides.bytes];
         let all = all.into_iter().fold(taken.bytes, u64::saturating_add);
         let is_within_limit = need.bytes == 0 || all <= self.bytes_max;
         let is_covered = claim.is_relief && self.is_covered_by_reserve(need, taken);
@@ -120,7 +120,7 @@ impl Admission {
         if verdict == Verdict::Admitted {
             self.waiting.add(&claim);
             self.need += claim.need;
-            self.need += claim.statistics;
+            self.need += claim.besides;
             return verdict;
         }
         // The commands in flight were counted at their upper bound, and some of them may free memory.
@@ -677,7 +677,7 @@ mod tests {
                     taken <= expected,
                     "{taken} bytes, not {expected}, after {what}: {outcome}"
                 );
-                // What statistics take is no reason to reject what frees memory, and its records have a reserve.
+                // What statistics and pools take is no reason to reject what frees memory, and its records have a reserve.
                 let limit = self.limit + 16 * FilterStatistics::GROWTH_BYTES + RESERVE_BYTES_MIN;
                 assert!(taken <= limit, "{taken} bytes at a limit of {}", self.limit);
             }

@@ -505,7 +505,7 @@ fn contents(state: &mut State) -> Value {
         "version": state.format(),
         "now": now.0,
         "filters": filters.iter().map(|filter| describe(filter, now)).collect::<Vec<_>>(),
-        "line_ups": view.list_line_ups("", None, 9).iter().map(|of| json!([of.name.as_str(), of.line_up])).collect::<Vec<_>>(),
+        "line_ups": view.list_line_ups("", None, 9).iter().map(|of| json!([of.name.as_str(), line_up_of(&of.line_up)])).collect::<Vec<_>>(),
         "imports": imports.iter().map(import).collect::<Vec<_>>(),
         "images_loading": sizes.images_loading,
         "stored_answers": sizes.idempotency_records,
@@ -793,6 +793,19 @@ fn archive_of_format_1_is_restored() {
         restored,
         Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall })
     );
+}
+
+/// A line-up whose conditions have the fields of version 1.
+fn line_up_of(line_up: &LineUp) -> Value {
+    let unless: Vec<_> = line_up
+        .unless
+        .iter()
+        .map(|unless| {
+            let only_for = &unless.reach.only_for;
+            json!({"campaign": unless.campaign, "at_least": unless.at_least, "only_for": only_for})
+        })
+        .collect();
+    json!({"campaigns": line_up.campaigns, "unless": unless, "limit": line_up.limit})
 }
 
 /// What [`uses_of_version_2`] leaves.

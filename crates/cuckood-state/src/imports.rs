@@ -251,10 +251,10 @@ impl Subject<'_> {
             return Ok(());
         };
         let replaced = std::mem::replace(&mut self.filter.tables, staging.tables);
+        let is_any_used = self.filter.tables.used() != (0, 0);
+        let pool = staging.membership.filter(|_| is_any_used);
         let mut ledger = self.filter.view.ledger.write();
-        ledger
-            .membership
-            .replace(staging.membership.unwrap_or_default());
+        ledger.membership.replace(pool.unwrap_or_default());
         drop(ledger);
         // Where users are forgotten, all that are there now count as added now: the upload may have taken long.
         self.filter

@@ -1,5 +1,6 @@
 //! Changes of a filter's items: insert, remove, replace, clear.
 
+use super::ledger::Membership;
 use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use crate::domain::{
@@ -262,7 +263,8 @@ impl Subject<'_> {
     pub(super) fn clear(&mut self) -> Outcome {
         let removed = self.filter.tables.filter.clear();
         if self.has_withdrawal() {
-            self.filter.view.ledger.write().membership.clear();
+            let pool = Membership::without_members(self.filter.tables.used());
+            self.filter.view.ledger.write().membership.replace(pool);
         }
         self.filter
             .view

@@ -33,8 +33,8 @@ pub struct WaitingDemand {
 pub struct Claim {
     /// The most memory that it can make the state ask for.
     pub need: MemoryNeed,
-    /// The most that statistics can take besides: too little to reject a command that frees memory.
-    pub statistics: MemoryNeed,
+    /// The most that statistics, and which codes are in a pool, can take besides: too little to reject a command that frees memory.
+    pub besides: MemoryNeed,
     /// The command frees memory, or repeats a redemption.
     pub is_relief: bool,
     is_repeated: bool,
@@ -58,7 +58,9 @@ struct Demand {
     uses: u64,
     /// Those of them that are for a customer.
     customers: u64,
-    /// Commands after which other used codes are in the pool.
+    /// Commands after which other used codes may be in the pool.
+    joins: u64,
+    /// Commands after which other used codes may have left it.
     withdrawals: u64,
     /// Commands that replace the filter's tables: later ones can't be admitted yet.
     reshapes: u64,
@@ -92,7 +94,7 @@ impl WaitingDemand {
         } else {
             swept(state.shared.agenda.len(Task::Expire)) + u64::from(command.target().is_some())
         };
-        claim.statistics = MemoryNeed::other(counted * FilterStatistics::GROWTH_BYTES);
+        claim.besides = MemoryNeed::other(counted * FilterStatistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
             claim.filter = Some((
                 *id,
@@ -120,6 +122,7 @@ impl WaitingDemand {
                 let waiting = waiting.copied().unwrap_or_default();
                 let (need, here) = filter.claim(command, is_repeated, &waiting, holds);
                 (claim.need, claim.filter) = (need, Some((id, here)));
+                claim.besides += MemoryNeed::other(filter.withdrawing_bytes(command, &waiting));
             }
         } else {
             claim.need = memory_of_something_new(state, command);
@@ -302,7 +305,7 @@ impl FilterState {
             } => {
                 demand.items = digests.0.len() as u64;
                 demand.changes = demand.items * if *revive { 2 } else { 1 };
-                demand.withdrawals = 1;
+                demand.joins = 1;
             }
             // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
             Command::ImportLines(ImportLines {
@@ -312,7 +315,7 @@ impl FilterState {
                 ..
             }) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
-                demand.withdrawals = 1;
+                demand.joins = 1;
                 let items = digests.0.len() as u64;
                 match Staging::is_of(&self.staging, import) {
                     true => demand.staged = items,
@@ -328,12 +331,11 @@ impl FilterState {
                 };
                 // Each item may also end a hold.
                 demand.changes = 2 * items;
-                demand.withdrawals = 1;
             }
             Command::Replace { from, to, .. } => {
                 (demand.items, demand.removes) = (to.0.len() as u64, from.0.len() as u64);
                 demand.changes = demand.items + 2 * demand.removes;
-                demand.withdrawals = 1;
+                (demand.joins, demand.withdrawals) = (1, 1);
             }
             // It may confirm the hold.
             Command::Redeem(_) | Command::RedeemFor { .. } if is_repeated => demand.changes = 2,
@@ -341,7 +343,7 @@ impl FilterState {
                 need += MemoryNeed::other(Ledger::reference_bytes(&redeem.reference));
                 (demand.changes, demand.uses) = (2, 1);
                 demand.customers = u64::from(matches!(command, Command::RedeemFor { .. }));
-                demand.withdrawals = 1;
+                demand.joins = 1;
                 // In an open pool it adds the code.
                 demand.items = u64::from(self.view.spec.supply.is_open_pool());
             }
@@ -351,8 +353,6 @@ impl FilterState {
             Command::Clear { .. } => {
                 demand.reshapes = 1;
                 need += self.tables.filter.clearing();
-                // That of the pool, and of a staged one.
-                need += MemoryNeed::other(2 * Membership::none_bytes());
                 if self
                     .staging
                     .as_ref()
@@ -389,7 +389,7 @@ impl FilterState {
                 if let Ending::Whole { warnings, .. } = ending {
                     need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
                     need += self.catching_up(before, u64::from(*entries_max).max(1), holds);
-                    demand.withdrawals = 1;
+                    need += self.staged_membership(before);
                 }
             }
             // It changes no item, or it is about no filter that is there.
@@ -435,21 +435,56 @@ impl FilterState {
             }
         }
         need += MemoryNeed::other(KeyedUses::growth_bytes(demand.customers));
-        if demand.withdrawals > 0 && self.view.kind == Kind::Coupon {
-            let ledger = self.view.ledger.read();
+        let ledger = self.view.ledger.read();
+        let grows = if ledger.membership.is_cleared() {
+            demand.joins > 0
+        } else {
+            demand.withdrawals > 0 && self.view.kind == Kind::Coupon
+        };
+        if grows {
             let end = ledger.members_end(demand.uses);
             need += MemoryNeed::other(ledger.membership.growth_bytes(end));
-            if let Some(staging) = &self.staging {
-                let before = Membership::default();
-                let staged = staging.membership.as_ref().unwrap_or(&before);
-                need += MemoryNeed::other(staged.growth_bytes(end));
-            }
+        }
+        drop(ledger);
+        if demand.joins > 0 && self.staging.as_ref().is_some_and(|it| it.is_catching_up()) {
+            need += self.staged_membership(demand);
         }
         if let Some(staging) = &self.staging {
             need += MemoryNeed::other(demand.changes * QUEUED_CHANGE_BYTES);
             need += staging.tables.filter.tables().growth(demand.staged);
         }
         need
+    }
+
+    /// An upper bound of the memory for noting which used codes a command that frees memory takes out of the pool.
+    fn withdrawing_bytes(&self, command: &Command, before: &Demand) -> u64 {
+        if self.view.kind == Kind::Campaign {
+            return 0;
+        }
+        let ledger = self.view.ledger.read();
+        if matches!(command, Command::Remove { .. }) && !ledger.membership.is_cleared() {
+            let end = ledger.members_end(before.uses);
+            return ledger.membership.growth_bytes(end);
+        }
+        // That of the pool, and of a staged one.
+        if matches!(command, Command::Clear { .. }) {
+            return 2 * Membership::none_bytes();
+        }
+        0
+    }
+
+    /// An upper bound of the memory of the staged membership, from when the staged tables catch up.
+    fn staged_membership(&self, demand: &Demand) -> MemoryNeed {
+        let Some(staging) = &self.staging else {
+            return MemoryNeed::default();
+        };
+        if self.view.kind == Kind::Campaign {
+            return MemoryNeed::default();
+        }
+        let end = self.view.ledger.read().members_end(demand.uses);
+        let none = Membership::default();
+        let before = staging.membership.as_ref().unwrap_or(&none);
+        MemoryNeed::other(before.growth_bytes(end))
     }
 
     /// An upper bound of the memory for raising the filter to a layout, including staged tables.

@@ -10,7 +10,7 @@ use cuckood_state::domain::{
     Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
     IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning,
     KeyName, Kind, LineUp, Name, Normalization, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
-    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, UnlessReach, Update,
+    Reference, Seq, Settings, Sizing, Spec, Supply, Target, Timestamp, Unless, UnlessReach, Update,
     UploadDigest, UploadId, Window,
 };
 use cuckood_state::testing::filter_image::Image;
@@ -269,13 +269,19 @@ fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
         ) => Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth),
     };
     let stock = POOLS.contains(&shape(number)).then_some(10);
+    let has_limits = sizing == Sizing::Exact && kind == Kind::Coupon && number.is_multiple_of(3);
+    let supply = Supply {
+        stock,
+        uses: if has_limits { 2 } else { 1 },
+        per_customer: has_limits.then_some(50),
+    };
     let spec = Spec {
         capacity,
         mode,
         growth,
         sizing,
         normalization: Normalization::Exact,
-        stock,
+        supply,
         forget,
     };
     (kind, spec, layout.expect("a sound shape"))
@@ -507,18 +513,28 @@ fn write(position: u64) -> Command {
             let target = coupon(before);
             let redemption = redemption(before);
             match draw(position, 3) % 3 {
+                0 if position.is_multiple_of(4) => Command::Forfeit { target, redemption },
                 0 => Command::Cancel { target, redemption },
                 _ => Command::Confirm { target, redemption },
             }
         }
-        _ => Command::Redeem(Redeem {
-            target: coupon(position),
-            digest: digest(draw(position, 3) % CODES),
-            redemption: redemption(position),
-            reference: Reference::new(&format!("order-{}", position % 50))
-                .expect("a plain reference"),
-            hold_seconds: [0, 20, 300][draw(position, 4) as usize % 3],
-        }),
+        _ => {
+            let redeem = Redeem {
+                target: coupon(position),
+                digest: digest(draw(position, 3) % CODES),
+                redemption: redemption(position),
+                reference: Reference::new(&format!("order-{}", position % 50))
+                    .expect("a plain reference"),
+                hold_seconds: [0, 20, 300][draw(position, 4) as usize % 3],
+            };
+            match draw(position, 5) % 4 {
+                0 => Command::Redeem(redeem),
+                _ => Command::RedeemFor {
+                    redeem,
+                    customer: digest(draw(position, 6) % 30),
+                },
+            }
+        }
     }
 }
 
@@ -596,6 +612,8 @@ mod tests {
             Command::ImageRecord { .. } => 20,
             Command::ImageAbandon { .. } => 21,
             Command::Enable { .. } => 22,
+            Command::RedeemFor { .. } => 23,
+            Command::Forfeit { .. } => 24,
         }
     }
 
@@ -603,7 +621,7 @@ mod tests {
     fn log_has_every_command_in_effect() {
         let log = Log(vec![900, 1_500]);
         let mut state = State::default();
-        let mut effects = [0; 23];
+        let mut effects = [0; 25];
         let mut replayed = 0;
         let mut from_images = 0;
         for position in 1..4_000 {

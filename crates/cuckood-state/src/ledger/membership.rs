@@ -34,6 +34,15 @@ impl Membership {
         none
     }
 
+    /// A set without members, for a pool that has this many held and redeemed codes. If there are none, the set of all is the same.
+    pub(crate) fn without_members(used: (u64, u64)) -> Self {
+        if used == (0, 0) {
+            Self::default()
+        } else {
+            Self::none()
+        }
+    }
+
     /// A set whose exceptions are going to be [loaded](Self::load).
     pub(crate) fn loading(is_cleared: bool) -> Self {
         Self {
@@ -49,6 +58,11 @@ impl Membership {
     /// Whether all codes are members.
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_cleared && self.exceptions.is_empty()
+    }
+
+    /// Whether all codes have always been members.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.is_whole() && self.exceptions.pages.changes == 0
     }
 
     pub(crate) fn contains(&self, code: u32) -> bool {

@@ -67,7 +67,7 @@ impl StoredLedger {
 /// The metadata of a ledger that version 1 of entries does not have.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredUses {
-    /// Unless all used codes are members: whether the membership was cleared, and the number of changes of its exceptions.
+    /// Unless all used codes have always been members: whether the membership is cleared, and the number of changes of its exceptions.
     pub(crate) membership: Option<(bool, u64)>,
     /// The number of tallies of codes, and of their changes.
     pub(crate) uses: Option<(u64, u64)>,
@@ -339,7 +339,8 @@ impl Ledger {
         let epoch = self.epoch;
         let is_cleared = self.membership.is_cleared();
         let mut stored = StoredUses::default();
-        if !self.membership.is_whole() {
+        // Also if it was cleared earlier: its number of changes goes on.
+        if !self.membership.is_untouched() {
             let exceptions = &mut self.membership.exceptions().pages;
             let id = SectionId::new(epoch, MEMBERSHIP);
             stored.membership = Some((is_cleared, freeze(id, exceptions, copied, sections)));

@@ -143,7 +143,7 @@ impl Twins {
             coupon,
             digest: code(a / 4 % among),
             reference,
-            customer: (b / 10 % 4 > 0).then(|| code(b / 10 % 4)),
+            customer: (!(b / 10).is_multiple_of(4)).then(|| code(b / 10 % 4)),
             hold_seconds,
         })
     }

@@ -22,7 +22,9 @@ use cuckood_state::domain::{
 };
 use cuckood_state::{ChangeNumber, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
 use futures_util::stream;
+use http::HeaderValue;
 use http::StatusCode;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
@@ -537,7 +539,7 @@ pub(super) async fn confirm(
 }
 
 /// What a cancellation does to the code.
-#[derive(Default, Deserialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"release": true}))]
 struct Cancellation {
@@ -549,6 +551,24 @@ struct Cancellation {
 
 fn released() -> bool {
     true
+}
+
+/// Whether a cancellation releases the code. Its body may be missing, or empty: some clients send an empty one in chunks, without a type.
+async fn is_released(call: &Call<Redeem>, mut request: Request) -> Result<bool, Problem> {
+    let headers = request.headers();
+    let declared = headers.get(CONTENT_LENGTH);
+    let declared = declared.and_then(|length| length.to_str().ok()?.parse().ok());
+    let bytes: u64 = declared.unwrap_or_else(|| request.body().size_hint().lower());
+    if bytes <= NOTHING_BYTES && !headers.contains_key(TRANSFER_ENCODING) {
+        return Ok(true);
+    }
+    let json_type = HeaderValue::from_static("application/json");
+    request
+        .headers_mut()
+        .entry(CONTENT_TYPE)
+        .or_insert(json_type);
+    let body = call.body(request).await?;
+    Ok(body.bytes.is_empty() || json::parse::<Cancellation>(&body)?.release)
 }
 
 /// Release a held or redeemed code
@@ -569,12 +589,7 @@ pub(super) async fn cancel(
     request: Request,
 ) -> HandlerResult {
     let view = strict_coupon(&call, &coupon).await?;
-    let longest = request.body().size_hint().upper();
-    let has_body = longest.is_none_or(|longest| longest > NOTHING_BYTES);
-    let is_released = !has_body || {
-        let body = call.body(request).await?;
-        json::parse::<Cancellation>(&body)?.release
-    };
+    let is_released = is_released(&call, request).await?;
     let target = Target(view.id);
     let redemption = parse_id(&redemption)?;
     let command = if is_released {

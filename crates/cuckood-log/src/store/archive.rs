@@ -462,7 +462,8 @@ mod tests {
             "it has no head"
         );
         let mut newer = image(&[]);
-        newer[4] = 2;
-        assert_eq!(read(&newer, 100), Err(ImageFault::Newer(2)));
+        let version = FORMAT_VERSION + 1;
+        newer[4..6].copy_from_slice(&version.to_le_bytes());
+        assert_eq!(read(&newer, 100), Err(ImageFault::Newer(version)));
     }
 }

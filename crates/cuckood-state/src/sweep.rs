@@ -164,6 +164,10 @@ impl Subject<'_> {
         let redemptions = ledger.amend(|redemption| moved_to_present(redemption, now));
         let mut again: Vec<RedemptionId> = Vec::new();
         for (id, digest) in ended_too_soon {
+            let ended = ledger.get(&id).map(RedemptionView::unpack);
+            if !ended.is_some_and(|ended| ledger.may_hold_again(&ended)) {
+                continue;
+            }
             let supply = &self.filter.view.spec.supply;
             let taken = ledger.tally(digest).map_or(0, |tally| tally.taken);
             let is_last_use = taken.saturating_add(1) >= supply.uses;

@@ -754,6 +754,14 @@ impl Ledger {
         count
     }
 
+    /// Whether an ended hold can be revived: its code has no other current redemption, and its customer has a use left.
+    pub(super) fn may_hold_again(&self, ended: &Redemption) -> bool {
+        let is_at_limit = |customer| self.is_at_limit(customer);
+        self.current_for(ended.digest, &ended.reference).is_none()
+            && !self.is_used_up(ended.digest)
+            && !ended.details.customer.is_some_and(is_at_limit)
+    }
+
     /// Revives an ended hold, unless its code has another current redemption. It keeps its ordinal, unless that is taken, or too high for a
     /// pool with this many redemptions. Returns whether it was revived.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
@@ -764,21 +772,12 @@ impl Ledger {
             return false;
         };
         let mut redemption = packed.unpack();
-        let Redemption {
-            digest,
-            ref reference,
-            ref details,
-            ..
-        } = redemption;
-        let is_at_limit = |customer| self.is_at_limit(customer);
-        if self.current_for(digest, reference).is_some()
-            || self.is_used_up(digest)
-            || details.customer.is_some_and(is_at_limit)
-        {
+        if !self.may_hold_again(&redemption) {
             return false;
         }
+        let digest = redemption.digest;
         let change = packed.change();
-        let customer = details.customer;
+        let customer = redemption.details.customer;
         redemption.status = RedemptionStatus::Held;
         redemption.details.is_unreleased = false;
         if let Some(ordinals) = &mut self.ordinals {

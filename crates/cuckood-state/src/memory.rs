@@ -435,17 +435,18 @@ impl FilterState {
             }
         }
         need += MemoryNeed::other(KeyedUses::growth_bytes(demand.customers));
-        let ledger = self.view.ledger.read();
-        let grows = if ledger.membership.is_cleared() {
-            demand.joins > 0
-        } else {
-            demand.withdrawals > 0 && self.view.kind == Kind::Coupon
-        };
-        if grows {
-            let end = ledger.members_end(demand.uses);
-            need += MemoryNeed::other(ledger.membership.growth_bytes(end));
+        if self.view.kind == Kind::Coupon && demand.joins + demand.withdrawals > 0 {
+            let ledger = self.view.ledger.read();
+            let exceptions = if ledger.membership.is_cleared() {
+                demand.joins
+            } else {
+                demand.withdrawals
+            };
+            if exceptions > 0 {
+                let end = ledger.members_end(demand.uses);
+                need += MemoryNeed::other(ledger.membership.growth_bytes(end));
+            }
         }
-        drop(ledger);
         if demand.joins > 0 && self.staging.as_ref().is_some_and(|it| it.is_catching_up()) {
             need += self.staged_membership(demand);
         }

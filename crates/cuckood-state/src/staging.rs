@@ -8,9 +8,8 @@
 //! A used code stays used after the swap. When its use ends, it is in the pool if the upload or a later add has it. The staged tables have a
 //! [`Membership`] for that, and follow every change of a use at once: only adds and removes are queued.
 //!
-//! Before version 2 of entries a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload
-//! was complete: even if it is cancelled before the swap, at any progress of the staged tables. One that was cancelled earlier is removed
-//! unless the upload contains it. Then the staged tables have no membership.
+//! Before version 2 of entries, the staged tables have no membership. A code that was used at any time after the upload was complete stays
+//! in the pool, even if it is cancelled before the swap. One that was cancelled earlier is removed unless the upload contains it.
 //!
 //! A refused command leaves no change in the queue. One that changed nothing, because the item was already present or absent, does: on the
 //! staged tables it may make a difference.

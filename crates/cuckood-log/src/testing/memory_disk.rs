@@ -17,7 +17,7 @@ use std::sync::Arc;
 type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 type RecordSlots = [Vec<u8>; RECORD_SLOTS as usize];
 
-/// A change that is in the file, or on its way there.
+/// A change of a tree, applied or pending.
 #[derive(Clone, Debug)]
 enum Change {
     Write(String, Vec<KeyChange>),

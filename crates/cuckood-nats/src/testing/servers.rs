@@ -21,7 +21,7 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// A node that was silent for this long has stopped.
 const LONG_AGO: Duration = Duration::from_secs(3_600);
 
-/// The longest that a late message is under way.
+/// Maximum delay of a message.
 const LATE_MS_MAX: u64 = 15_000;
 
 /// How often each fault happens to a message, in thousandths.
@@ -79,7 +79,7 @@ pub(super) struct StoredMessage {
     stored_at: Duration,
 }
 
-/// A message on its way to the servers.
+/// A message that was sent to the servers and has not arrived.
 #[derive(Debug)]
 struct Travelling {
     arrives_at: Duration,
@@ -90,7 +90,7 @@ struct Travelling {
     is_misjudged: bool,
 }
 
-/// A response on its way to a node, or the time at which none has come.
+/// A response that was sent to a node and has not arrived, or the timeout of a missing one.
 #[derive(Debug)]
 struct Answer {
     attempt: DeliveryAttempt,

@@ -24,8 +24,8 @@ pub const CODES: u64 = 12;
 /// Users and codes in all.
 pub const ITEMS: u64 = 400;
 
-/// The filters: growing ones, full ones, one large enough to grow with many commands, an open pool, one that forgets, an open pool of fixed
-/// size, and a coupon and an open pool with several uses of each code.
+/// The filters: growing ones, full ones, one large enough to grow with many commands, an open pool, one that forgets, and an open pool of
+/// fixed size. The last two have several uses of each code: a coupon and an open pool.
 const FILTERS: [(Kind, Mode, Growth, u64); 9] = [
     (Kind::Coupon, Mode::Strict, Growth::Auto, 50),
     (Kind::Campaign, Mode::Compact, Growth::Auto, 150),

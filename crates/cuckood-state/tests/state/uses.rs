@@ -1,5 +1,5 @@
-//! Several uses, customers, withdrawn codes and uses that are not given back, against a plain program: at most `uses` per code,
-//! `per_customer` per customer and `stock` in all are taken, whatever happens, and a withdrawn code never comes back by itself.
+//! Several uses, customers, withdrawn codes and kept uses against a model of maps. The limits per code, per customer and of the stock always
+//! hold. A withdrawn code becomes available only when it is added again.
 
 use cuckood_state::LookUpScan;
 use cuckood_state::domain::{

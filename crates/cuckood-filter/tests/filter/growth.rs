@@ -246,7 +246,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A filter takes as many different items as it states, and states a capacity for all that it holds.
+    /// A filter takes as many different items as it states, and states a capacity for all that it holds. The smallest tables promise a fifth
+    /// of their slots.
     #[test]
     fn filter_takes_capacity_max(
         capacity in 1_u64..250,
@@ -267,7 +268,7 @@ proptest! {
             prop_assert!(filter.insert(digest(item), false).is_ok(), "{} of {} items", item, most);
         }
         let full = (most..).find(|&item| filter.insert(digest(item), false).is_err());
-        prop_assert!(full.is_some_and(|full| full < 2 * most + 200), "{:?} of {}", full, most);
+        prop_assert!(full.is_some_and(|full| full < 5 * most + 200), "{:?} of {}", full, most);
     }
 
     /// Whatever a filter holds, its capacity can be raised to what it would reach by growing. The capacity of a small table is rounded up,

@@ -11,7 +11,7 @@ use super::view::{Counters, FilterView};
 use crate::domain::{
     ALGORITHM, FilterChange, FilterHead, HourRetention, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin,
     ImageBody, ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX,
-    Normalization, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
+    Meaning, Normalization, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use cuckood_filter::{Filter, Mode};
 use std::sync::{Arc, OnceLock};
@@ -117,6 +117,7 @@ impl State {
         record: &ImageRecord,
     ) -> Result<Outcome, Refusal> {
         let hours = self.shared.hour_retention();
+        let has_uses = self.shared.has(Meaning::Uses);
         let image = self
             .shared
             .images
@@ -125,7 +126,7 @@ impl State {
             .ok_or(Refusal::ImageNotFound)?;
         let id = image.filter;
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;
-        let received = filter.receive(image, record, self.shared.now, hours);
+        let received = filter.receive(image, record, self.shared.now, hours, has_uses);
         self.shared.note(filter);
         match received {
             Ok(true) => {}
@@ -176,6 +177,7 @@ impl FilterState {
         record: &ImageRecord,
         now: Timestamp,
         hours: HourRetention,
+        has_uses: bool,
     ) -> Result<bool, ImageFault> {
         if image.checksum == record.checksum {
             return Ok(false);
@@ -189,7 +191,7 @@ impl FilterState {
             ImageBody::Part(ImagePart { section, chunks }) => (
                 chunks
                     .iter()
-                    .all(|ImageChunk(chunk)| self.load(image, *section, chunk, hours)),
+                    .all(|ImageChunk(chunk)| self.load(image, *section, chunk, hours, has_uses)),
                 false,
             ),
             ImageBody::End { redemptions } => (self.finish_loading(image, *redemptions, now), true),
@@ -206,6 +208,7 @@ impl FilterState {
         section: ImageSection,
         chunk: &[u8],
         hours: HourRetention,
+        has_uses: bool,
     ) -> bool {
         let filter = &mut self.tables.filter;
         let view = &self.view;
@@ -217,9 +220,10 @@ impl FilterState {
                 let has_several_uses = view.spec.supply.has_several_uses();
                 let is_right = |redemption: &Redemption| {
                     let state = slot_state(redemption.status);
-                    !redemption.stands()
-                        || has_several_uses
-                        || filter.state(redemption.digest) == Some(state)
+                    let is_in_table = has_several_uses
+                        || !redemption.stands()
+                        || filter.state(redemption.digest) == Some(state);
+                    is_in_table && (has_uses || !redemption.details.need_uses())
                 };
                 is_strict && view.ledger.write().load(chunk, is_right)
             }

@@ -397,7 +397,7 @@ impl Command {
             Command::ImageBegin(ImageBegin { kind, head, .. }) => head.profile.spec.version(*kind),
             Command::RedeemFor { .. } | Command::Forfeit { .. } => Meaning::Uses.since(),
             Command::PutLineUp(PutLineUp { line_up, .. }) => line_up.version(),
-            Command::ImageRecord { record, .. } => record.version.max(FORMAT_FIRST),
+            Command::ImageRecord { record, .. } => record.version(),
             Command::Configure(_)
             | Command::Update(_)
             | Command::Delete { .. }

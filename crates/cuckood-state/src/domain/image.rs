@@ -1,6 +1,6 @@
 //! The image of one filter, which transfers it to another name or another server: its head, and the parts that follow.
 
-use super::{Kind, Latest, Profile};
+use super::{FORMAT_FIRST, Kind, Latest, Meaning, Profile};
 use crate::frame::FrameError;
 use cuckood_filter::FilterImage;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,20 @@ pub enum ImageSection {
     Customers,
 }
 
+impl ImageSection {
+    /// Returns the version of entries that it needs.
+    fn version(self) -> u16 {
+        match self {
+            ImageSection::Tables
+            | ImageSection::Ordinals
+            | ImageSection::Redemptions
+            | ImageSection::Statistics => FORMAT_FIRST,
+            ImageSection::Withdrawn | ImageSection::Members => Meaning::Withdrawal.since(),
+            ImageSection::Uses | ImageSection::Customers => Meaning::Uses.since(),
+        }
+    }
+}
+
 /// A part of an image: the next chunks of a section, as a snapshot has them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImagePart {
@@ -124,6 +138,18 @@ pub struct ImageRecord {
     /// logged. The log does not have it.
     #[serde(skip)]
     pub version: u16,
+}
+
+impl ImageRecord {
+    /// Returns the version of entries that it needs, whatever version its image says.
+    pub fn version(&self) -> u16 {
+        let needed = match &self.body {
+            ImageBody::Head(head) => head.profile.spec.version(head.profile.kind),
+            ImageBody::Part(ImagePart { section, .. }) => section.version(),
+            ImageBody::End { .. } => FORMAT_FIRST,
+        };
+        needed.max(self.version)
+    }
 }
 
 /// The reason to reject an image.

@@ -153,6 +153,13 @@ impl From<RedemptionDetails> for DetailsTag {
     }
 }
 
+impl RedemptionDetails {
+    /// Whether version 1 of entries does not have them.
+    pub fn need_uses(&self) -> bool {
+        self.customer.is_some() || self.is_unreleased
+    }
+}
+
 impl Redemption {
     /// Whether it is held or redeemed. No other redemption of its code is, or none under its reference if codes have several uses.
     pub fn stands(&self) -> bool {

@@ -8,7 +8,7 @@ use cuckood_state::domain::statistics::{HourRetention, Unit};
 use cuckood_state::domain::{
     Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection,
     KeyName, Kind, Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target,
-    Timestamp, Update, UploadId,
+    Timestamp, Update, UploadId, understood_version,
 };
 use cuckood_state::testing::commands::{
     NewFilter, codes, insert, name, redeem, redemption, replace, target,
@@ -27,6 +27,14 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 const UPLOAD: UploadId = UploadId(7);
+
+/// A machine that reads images of this build.
+fn newest() -> Machine {
+    let mut machine = Machine::new();
+    let version = understood_version();
+    assert_eq!(machine.apply(Command::Enable { version }), Outcome::Enabled);
+    machine
+}
 
 /// Loads an image under a name, and returns the last outcome.
 fn load(machine: &mut Machine, image: &Image, id: u64, as_name: &str) -> Outcome {
@@ -230,7 +238,7 @@ proptest! {
                 other => panic!("{other:?}"),
             },
         }
-        let mut machine = Machine::new();
+        let mut machine = newest();
         let outcomes: Vec<Outcome> = commands.into_iter().map(|command| machine.apply(command)).collect();
         let is_made = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Created(_)));
         // A repeated part, or a new beginning before all else, does no harm.
@@ -242,6 +250,52 @@ proptest! {
     }
 }
 
+/// Whatever its frames say: an image can't bring what version 1 of entries does not have before version 2 is enabled. Otherwise the next
+/// snapshot would lose it.
+#[test]
+fn image_needs_version_of_its_parts() {
+    let mut later = [0; 2];
+    for image in images() {
+        for command in image.all(UPLOAD, FilterId(1), &name("moved")) {
+            let Command::ImageRecord { record, .. } = &command else {
+                continue;
+            };
+            let ImageBody::Part(part) = &record.body else {
+                continue;
+            };
+            match part.section {
+                ImageSection::Tables
+                | ImageSection::Ordinals
+                | ImageSection::Redemptions
+                | ImageSection::Statistics => assert_eq!(command.version(), 1),
+                ImageSection::Withdrawn
+                | ImageSection::Members
+                | ImageSection::Uses
+                | ImageSection::Customers => {
+                    assert_eq!(command.version(), 2);
+                    later[0] += 1;
+                }
+            }
+        }
+        let mut has_customers = false;
+        for mut part in image.parts.clone() {
+            change_redemptions(&mut part, |redemptions| {
+                let details = |placed: &Placed| placed.redemption.details;
+                has_customers |= redemptions.iter().any(|placed| details(placed).need_uses());
+            });
+        }
+        if has_customers {
+            let mut machine = Machine::new();
+            let commands = image.all(UPLOAD, FilterId(1), &name("moved"));
+            let outcomes: Vec<Outcome> = commands.into_iter().map(|it| machine.apply(it)).collect();
+            assert!(outcomes.contains(&refused(ImageFault::Contradiction)));
+            assert_nothing_came(&mut machine);
+            later[1] += 1;
+        }
+    }
+    assert!(later.iter().all(|count| *count > 0), "{later:?}");
+}
+
 fn image_with_redemptions() -> &'static Image {
     images()
         .iter()
@@ -251,7 +305,7 @@ fn image_with_redemptions() -> &'static Image {
 
 #[test]
 fn filter_is_hidden_until_image_complete() {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let image = image_with_redemptions();
     let name = name("moved");
     let mut commands = image.all(UPLOAD, FilterId(1), &name);
@@ -284,7 +338,7 @@ fn filter_is_hidden_until_image_complete() {
 
 #[test]
 fn image_never_replaces_existing_name() {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let image = &images()[0];
     let (name, other) = (name("moved"), name("other"));
     assert!(matches!(
@@ -308,7 +362,7 @@ fn image_never_replaces_existing_name() {
 
 #[test]
 fn image_of_wrong_kind_or_algorithm_is_rejected() {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let image = image_with_redemptions();
     let name = name("moved");
     let begin = image.command(0, UPLOAD, FilterId(1), Kind::Campaign, &name);
@@ -328,7 +382,7 @@ fn image_of_wrong_kind_or_algorithm_is_rejected() {
 /// One key can't keep the others from sending images.
 #[test]
 fn images_per_key_are_limited() {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let image = &images()[0];
     let mut begin = |number: u64, by: &str| {
         let name = name(&format!("moved-{number}"));
@@ -360,7 +414,7 @@ fn images_per_key_are_limited() {
 
 #[test]
 fn unfinished_images_are_limited_and_expire() {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let image = &images()[0];
     let begin = |number: u64| {
         let name = name(&format!("moved-{number}"));
@@ -508,7 +562,7 @@ pub enum Forgery {
 
 /// Sends an image with one field set to a value, and something after it. Returns whether there is such a field.
 pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value) -> bool {
-    let mut machine = Machine::new();
+    let mut machine = newest();
     let target = target(7);
     let mut is_forged = false;
     let mut is_possible = true;
@@ -641,7 +695,7 @@ fn image_with_impossible_ordinal_is_rejected() {
         (2, STOCK_MAX + 1),
         (2, u64::MAX),
     ] {
-        let mut machine = Machine::new();
+        let mut machine = newest();
         let mut last = None;
         let mut is_same = false;
         for mut command in image.all(UPLOAD, FilterId(7), &name("forged")) {

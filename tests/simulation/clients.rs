@@ -5,14 +5,14 @@ use crate::history::{History, STRICT_SCOPE};
 use crate::node::{EPOCH, Node};
 use cuckood::engine::SubmitError;
 use cuckood_log::testing::simulated_time::SimulatedTime;
-use cuckood_state::CodeFound;
 use cuckood_state::domain::{
     Applied, Command, FORMAT_VERSION, IdempotencyKey, KeyName, Kind, Outcome, RedemptionId,
-    RedemptionStatus, Refusal, Seq, Target,
+    RedemptionStatus, Refusal, Seq, Supply, Target,
 };
-use cuckood_state::testing::commands::{NewFilter, code, insert, name_of, redeem, target};
+use cuckood_state::testing::commands::{NewFilter, code, insert, name_of, redeem_for, target};
 use cuckood_state::testing::random::Random;
 use cuckood_state::testing::random_log::RandomLog;
+use cuckood_state::{CodeFound, LookUpScan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -26,6 +26,16 @@ const CONTEST: Target = target(50);
 /// Its codes.
 const CODES: u64 = 40;
 
+/// The customers of a coupon that limits their uses.
+const CUSTOMERS: u64 = 12;
+
+/// In half of the histories, codes have several uses and customers a limit.
+const LIMITED: Supply = Supply {
+    stock: None,
+    uses: 3,
+    per_customer: Some(7),
+};
+
 /// The numbers of the clients' redemptions: random commands have lower ones.
 const REDEMPTIONS: u64 = 1 << 40;
 
@@ -34,10 +44,19 @@ const REDEMPTIONS: u64 = 1 << 40;
 struct Operation {
     command: Command,
     key: Option<IdempotencyKey>,
-    /// The contested code and the reference, if it redeems one.
-    contest: Option<(u64, String)>,
+    /// What it contests, if it redeems a code.
+    contest: Option<Contested>,
     /// The first outcome under its key.
     first: Option<Outcome>,
+}
+
+/// A use of a contested code.
+#[derive(Clone)]
+struct Contested {
+    code: u64,
+    reference: String,
+    /// If the uses of customers are limited.
+    customer: Option<u64>,
 }
 
 type Response = Pin<Box<dyn Future<Output = Result<Applied, SubmitError>> + Send>>;
@@ -106,8 +125,12 @@ pub struct Clients {
     last_kind: u8,
     /// Whether settings change, too; then outcomes are not stored for long.
     is_wild: bool,
-    /// The reference that has each contested code.
-    winners: BTreeMap<u64, String>,
+    /// How often codes and customers win.
+    supply: Supply,
+    /// The references that have each contested code.
+    winners: BTreeMap<u64, BTreeSet<String>>,
+    /// The references that each customer has won with.
+    customers: BTreeMap<u64, BTreeSet<String>>,
     redemptions: Vec<Redemption>,
     repeatable: Vec<Operation>,
     barriers: Vec<Barrier>,
@@ -132,13 +155,17 @@ impl Clients {
             _ => RandomLog::without_images(),
         };
         log.pass(EPOCH.0);
-        let mut preparation = VecDeque::from([
-            NewFilter::coupon(1_000).create(CONTEST),
-            insert(CONTEST, 0..CODES),
-        ]);
+        let mut preparation = VecDeque::new();
+        let mut coupon = NewFilter::coupon(1_000);
+        if random.below(2) == 0 {
+            let version = FORMAT_VERSION;
+            preparation.push_back(Command::Enable { version });
+            coupon.supply = LIMITED;
+        }
+        preparation.extend([coupon.create(CONTEST), insert(CONTEST, 0..CODES)]);
         let beginning = log.beginning().into_iter();
-        preparation.extend(beginning.map(|entry| entry.proposal.command));
-        preparation.retain(|command| is_allowed(command, is_wild));
+        let beginning = beginning.map(|entry| entry.proposal.command);
+        preparation.extend(beginning.filter(|command| is_allowed(command, is_wild)));
         Clients {
             time,
             history,
@@ -148,7 +175,9 @@ impl Clients {
             log,
             last_kind: 0,
             is_wild,
+            supply: coupon.supply,
             winners: BTreeMap::new(),
+            customers: BTreeMap::new(),
             redemptions: Vec::new(),
             repeatable: Vec::new(),
             barriers: Vec::new(),
@@ -233,16 +262,23 @@ impl Clients {
     fn redemption(&mut self) -> Operation {
         self.operations += 1;
         let number = self.operations;
-        let contested = self.random.below(CODES);
+        let code = self.random.below(CODES);
         let reference = format!("order-{number}");
+        let is_limited = self.supply.per_customer.is_some();
+        let customer = is_limited.then(|| self.random.below(CUSTOMERS));
         let is_keyed = !self.is_wild && self.random.below(2) == 0;
+        let serial = REDEMPTIONS + number;
         Operation {
-            command: redeem(CONTEST, contested, REDEMPTIONS + number, &reference, 0),
+            command: redeem_for(CONTEST, code, serial, &reference, 0, customer),
             key: is_keyed.then(|| IdempotencyKey {
                 scope: STRICT_SCOPE + u128::from(number),
                 request: number,
             }),
-            contest: Some((contested, reference)),
+            contest: Some(Contested {
+                code,
+                reference,
+                customer,
+            }),
             first: None,
         }
     }
@@ -353,31 +389,8 @@ impl Clients {
 
     /// Checks an answer against those that any client has.
     fn note(&mut self, mut operation: Operation, applied: Applied, position: Seq) {
-        if let Some((contested, reference)) = &operation.contest {
-            match &applied.outcome {
-                Outcome::Redeemed(redemption) | Outcome::Settled(redemption) => {
-                    assert_eq!(redemption.reference.as_str(), reference);
-                    assert_eq!(redemption.status, RedemptionStatus::Redeemed);
-                    let winner = self
-                        .winners
-                        .entry(*contested)
-                        .or_insert_with(|| reference.clone());
-                    assert_eq!(winner, reference, "code {contested} is redeemed twice");
-                    let id = redemption.id;
-                    self.redemptions.push(Redemption { id, position });
-                }
-                Outcome::Refused(Refusal::CodeRedeemed) => {
-                    let winner = self.winners.get(contested);
-                    assert_ne!(
-                        winner,
-                        Some(reference),
-                        "the winner of {contested} is refused"
-                    );
-                }
-                // In a log that has lost the preparation's operation.
-                Outcome::Refused(Refusal::FilterGone | Refusal::CodeUnknown) => {}
-                other => panic!("a redemption: {other:?}"),
-            }
+        if let Some(contested) = &operation.contest {
+            self.note_contest(contested, &applied.outcome, position);
         }
         if let Some(key) = operation.key.filter(|key| key.scope >= STRICT_SCOPE) {
             match &operation.first {
@@ -391,6 +404,40 @@ impl Clients {
                     self.repeatable.push(operation);
                 }
             }
+        }
+    }
+
+    /// Each code has as many winners as uses, and no customer wins more often than allowed.
+    fn note_contest(&mut self, contested: &Contested, outcome: &Outcome, position: Seq) {
+        let Contested {
+            code,
+            reference,
+            customer,
+        } = contested;
+        let winners = self.winners.entry(*code).or_default();
+        match outcome {
+            Outcome::Redeemed(redemption) | Outcome::Settled(redemption) => {
+                assert_eq!(redemption.reference.as_str(), reference);
+                assert_eq!(redemption.status, RedemptionStatus::Redeemed);
+                winners.insert(reference.clone());
+                let uses = self.supply.uses as usize;
+                assert!(winners.len() <= uses, "code {code} is used by {winners:?}");
+                let id = redemption.id;
+                self.redemptions.push(Redemption { id, position });
+                if let (Some(customer), Some(max)) = (customer, self.supply.per_customer) {
+                    let won = self.customers.entry(*customer).or_default();
+                    won.insert(reference.clone());
+                    let is_within = won.len() <= max as usize;
+                    assert!(is_within, "customer {customer} has won with {won:?}");
+                }
+            }
+            Outcome::Refused(Refusal::CodeRedeemed | Refusal::CustomerLimit) => {
+                let has_won = winners.contains(reference);
+                assert!(!has_won, "a winner of {code} is refused: {outcome:?}");
+            }
+            // In a log that has lost the preparation's operation.
+            Outcome::Refused(Refusal::FilterGone | Refusal::CodeUnknown) => {}
+            other => panic!("a redemption: {other:?}"),
         }
     }
 
@@ -460,7 +507,7 @@ impl Clients {
         self.clients.iter().any(is_waiting)
     }
 
-    /// Checks that nodes at the end of the log have everything that was answered, and one winner for each code.
+    /// Checks that nodes at the end of the log have everything that was answered, and all winners of each code.
     pub fn check_end(&self, nodes: &[Node]) {
         if self.is_wild {
             return;
@@ -471,15 +518,26 @@ impl Clients {
             }
             let Some(engine) = &node.engine else { continue };
             let Some(coupon) = engine.engine().view().find(Kind::Coupon, &name_of(CONTEST)) else {
-                assert!(self.winners.is_empty());
+                assert!(self.redemptions.is_empty());
                 continue;
             };
             let now = engine.engine().now();
-            for (contested, winner) in &self.winners {
-                let found = coupon.look_up(&[code(*contested)], now).unwrap();
-                let has_winner = matches!(&found[0], CodeFound::Redeemed(Some(redemption))
-                    if redemption.reference.as_str() == winner);
-                assert!(has_winner, "code {contested} of {winner}: {found:?}");
+            for (contested, winners) in &self.winners {
+                let digests = [code(*contested)];
+                let found = match self.supply.uses {
+                    1 => match coupon.look_up(&digests, now).unwrap().remove(0) {
+                        CodeFound::Redeemed(redemption) => Vec::from_iter(redemption),
+                        CodeFound::Absent | CodeFound::Available | CodeFound::Held(_) => Vec::new(),
+                    },
+                    _ => {
+                        let scan = &mut LookUpScan::at(now);
+                        coupon.look_up_uses(&digests, scan).remove(0).redemptions
+                    }
+                };
+                let found: BTreeSet<_> = found.iter().map(|it| it.reference.as_str()).collect();
+                let has_winners = winners.iter().all(|winner| found.contains(winner.as_str()));
+                assert!(has_winners, "code {contested} of {winners:?}: {found:?}");
+                assert!(found.len() <= self.supply.uses as usize, "{found:?}");
             }
         }
     }

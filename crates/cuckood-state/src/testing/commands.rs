@@ -160,15 +160,29 @@ pub fn redeem(
     reference: &str,
     hold_seconds: u64,
 ) -> Command {
-    let digest = code(number);
-    let reference = Reference::new(reference).unwrap();
-    Command::Redeem(Redeem {
+    redeem_for(target, number, serial, reference, hold_seconds, None)
+}
+
+/// The same, for a customer if one is given.
+pub fn redeem_for(
+    target: Target,
+    number: u64,
+    serial: u64,
+    reference: &str,
+    hold_seconds: u64,
+    customer: Option<u64>,
+) -> Command {
+    let redeem = Redeem {
         target,
-        digest,
+        digest: code(number),
         redemption: redemption(serial),
-        reference,
+        reference: Reference::new(reference).unwrap(),
         hold_seconds,
-    })
+    };
+    match customer.map(code) {
+        None => Command::Redeem(redeem),
+        Some(customer) => Command::RedeemFor { redeem, customer },
+    }
 }
 
 pub fn set_stock(target: Target, stock: u64) -> Command {

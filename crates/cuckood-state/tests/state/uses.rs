@@ -3,11 +3,11 @@
 
 use cuckood_state::LookUpScan;
 use cuckood_state::domain::{
-    Command, ImportMode, ImportState, ItemOutcome, Outcome, Redeem, RedemptionId, RedemptionStatus,
-    Reference, Refusal, Settings, Supply, Target, Timestamp,
+    Command, ImportMode, ImportState, ItemOutcome, Outcome, RedemptionId, RedemptionStatus,
+    Refusal, Settings, Supply, Target, Timestamp,
 };
 use cuckood_state::testing::commands::{
-    NewFilter, code, codes, import_begin, import_end, import_lines, redemption, target,
+    NewFilter, code, codes, import_begin, import_end, import_lines, redeem_for, redemption, target,
 };
 use cuckood_state::testing::machine::Machine;
 use proptest::prelude::*;
@@ -394,20 +394,9 @@ impl Twins {
         let expected = self
             .model
             .redeem(id, code_number, reference, customer, hold_seconds);
-        let redeem = Redeem {
-            target: COUPON,
-            digest: code(code_number),
-            redemption: redemption(id),
-            reference: Reference::new(&format!("order-{reference}")).unwrap(),
-            hold_seconds,
-        };
-        let command = match customer {
-            None => Command::Redeem(redeem),
-            Some(customer) => Command::RedeemFor {
-                redeem,
-                customer: code(1_000 + customer),
-            },
-        };
+        let order = format!("order-{reference}");
+        let customer = customer.map(|customer| 1_000 + customer);
+        let command = redeem_for(COUPON, code_number, id, &order, hold_seconds, customer);
         assert_eq!(Self::answer(self.machine.apply(command)), expected);
     }
 

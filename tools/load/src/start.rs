@@ -13,7 +13,8 @@ pub fn start(options: &Options) -> Result<()> {
     let processors = Processors::split()?;
     let limit = [("CUCKOOD__LIMITS__FILTERS", "200000")];
     let mut cuckood = Server::cuckood_with(&options.program, &processors, &limit)?;
-    let before = cuckood.resident()?;
+    let empty_bytes = cuckood.resident()?;
+    let each = |bytes: u64| bytes.saturating_sub(empty_bytes) / CAMPAIGNS as u64;
     let mut create = Request::http(
         "PUT",
         &format!("/v1/campaigns/{ITEM}"),
@@ -30,17 +31,18 @@ pub fn start(options: &Options) -> Result<()> {
     };
     let created = run(cuckood.http, &mut create, &mut Numbers::new(), &plan)?;
     let rate = CAMPAIGNS as f64 / created.elapsed.as_secs_f64();
-    let each = cuckood.resident()?.saturating_sub(before) / CAMPAIGNS as u64;
     print(&format!(
-        "{CAMPAIGNS} campaigns: {rate:.0} creations/s, {each} bytes resident each"
+        "{CAMPAIGNS} campaigns: {rate:.0} creations/s, {} bytes resident each",
+        each(cuckood.resident()?)
     ))?;
     Client::connect(cuckood.http)?.call(&Request::http("POST", "/v1/snapshots", "", 200))?;
     for _ in 0..options.rounds {
         let start = Instant::now();
         cuckood.restart(&processors)?;
         print(&format!(
-            "ready after {:.2} s",
-            start.elapsed().as_secs_f64()
+            "ready after {:.2} s, {} bytes resident each",
+            start.elapsed().as_secs_f64(),
+            each(cuckood.resident()?)
         ))?;
     }
     Ok(())

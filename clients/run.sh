@@ -24,7 +24,7 @@ python() (
 typescript() (
     cd clients/typescript
     if ! cmp -s package-lock.json node_modules/package-lock.json; then
-        npm ci --ignore-scripts --silent --no-audit --no-fund
+        ../../tools/npm-ci.sh
         cp package-lock.json node_modules/
     fi
     npm run --silent build

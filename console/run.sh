@@ -8,7 +8,7 @@ cd "$(dirname "$0")"
 export CUCKOOD PATH=$PWD/../target/tools/bin:$PATH
 
 if ! cmp -s package-lock.json node_modules/package-lock.json; then
-    npm ci --ignore-scripts --silent --no-audit --no-fund
+    ../tools/npm-ci.sh
     cp package-lock.json node_modules/
 fi
 

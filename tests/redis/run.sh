@@ -16,7 +16,7 @@ trap 'for process in $service $redis $shadow; do kill "$process" 2>/dev/null; do
 # What npm installs stays in target/redis.
 if ! cmp -s "$tests/package-lock.json" "$place/package-lock.json.done"; then
     cp "$tests/package.json" "$tests/package-lock.json" "$place"
-    npm --prefix "$place" ci --ignore-scripts --silent --no-audit --no-fund
+    tools/npm-ci.sh "$place"
     cp "$tests/package-lock.json" "$place/package-lock.json.done"
 fi
 cp "$tests/test_node.mjs" "$place"

@@ -9,6 +9,6 @@ fi
 for client in clients/python clients/typescript; do cp LICENSE-* "$client/"; done
 (cd clients/python && hatchling build --directory "$DIST")
 cd clients/typescript
-npm ci --ignore-scripts --silent --no-audit --no-fund
+../../tools/npm-ci.sh
 npm run --silent build
 npm pack --silent --ignore-scripts --pack-destination "$DIST"

@@ -11,6 +11,7 @@
 #   caps         what 20 caps and 2 exclusion lists add to eligibility at 10,000/s
 #   batches      single checks next to batches of 10,000 (PROGRAM= names another build)
 #   http resp flash-sale   next to RedisBloom or a Lua script in Redis, with one load generator for both
+#   webdis       next to webdis, an HTTP gateway, before RedisBloom (Debian's webdis; SHARED=1: all on both processors)
 #   curve        latency over load, at 10 to 90% of the maximum
 #   start        startup with 117,000 tiny campaigns
 #   scale        a filter of a billion users: import, snapshot, restart, replacement (23 GB of memory, 45 GB of disk)
@@ -37,10 +38,10 @@ for what in "$@"; do
     holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
     ledger) bench ledger -- "${REDEMPTIONS:-1000000}" ;;
     caps | batches) bench latency -- "$what" ;;
-    http | resp | flash-sale | beside | curve | start | scale | attack)
+    http | resp | flash-sale | webdis | beside | curve | start | scale | attack)
         program
         cargo build --release --locked --package load
-        target/release/load "$what" target/dist/cuckood --row "${ROW:-}"
+        target/release/load "$what" target/dist/cuckood --row "${ROW:-}" ${SHARED:+--shared}
         ;;
     cluster)
         tools/setup.sh

@@ -22,8 +22,8 @@ pub struct Comparison {
 /// Work for both servers.
 pub struct Row<'a> {
     pub title: &'a str,
-    /// The port of cuckood; Redis has one.
-    pub port: u16,
+    /// The ports of both.
+    pub ports: [u16; 2],
     pub ours: Request,
     pub theirs: Request,
     pub pipeline: usize,
@@ -36,7 +36,10 @@ type Figures = [f64; 4];
 impl Comparison {
     /// Starts both servers.
     pub fn start(options: Options) -> Result<Self> {
-        let processors = Processors::split()?;
+        let processors = match options.shared {
+            false => Processors::split()?,
+            true => Processors::shared()?,
+        };
         let redis_files = redis_files()?;
         let ours = Server::cuckood(&options.program, &processors)?;
         let redis = Server::redis(&redis_files, &processors)?;
@@ -48,6 +51,12 @@ impl Comparison {
             redis,
             numbers: Numbers::new(),
         })
+    }
+
+    /// Puts webdis before Redis.
+    pub fn behind_webdis(self) -> Result<Self> {
+        let redis = Server::webdis(self.redis, &self.processors)?;
+        Ok(Self { redis, ..self })
     }
 
     pub fn print_head(&self) -> Result<()> {
@@ -70,7 +79,7 @@ impl Comparison {
     pub fn compare(&mut self, row: Row<'_>) -> Result<()> {
         let Row {
             title,
-            port,
+            ports: [our_port, their_port],
             mut ours,
             mut theirs,
             pipeline,
@@ -100,14 +109,14 @@ impl Comparison {
         for _ in 0..self.options.rounds {
             our_rounds.push(round(
                 &self.ours,
-                port,
+                our_port,
                 &mut ours,
                 &mut self.numbers,
                 &plan,
             )?);
             their_rounds.push(round(
                 &self.redis,
-                self.redis.resp,
+                their_port,
                 &mut theirs,
                 &mut self.numbers,
                 &plan,

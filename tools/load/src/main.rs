@@ -1,4 +1,4 @@
-//! `load http|resp|flash-sale PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
+//! `load http|resp|flash-sale|webdis PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
 //! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load beside PROGRAM` measures
 //! checks during an import, `load curve` latency over load, `load start` the startup with many campaigns, `load scale` a large filter, and
 //! `load attack` honest clients during an attack.
@@ -50,6 +50,9 @@ struct Options {
     /// Requests per second; response times then count from the time when a request was due
     #[arg(long)]
     rate: Option<f64>,
+    /// Servers and load share all processors
+    #[arg(long)]
+    shared: bool,
     /// Only the rows whose title contains this
     #[arg(long, default_value = "")]
     row: String,
@@ -63,6 +66,7 @@ enum Benchmark {
     Http,
     Resp,
     FlashSale,
+    Webdis,
     Beside,
     Curve,
     Start,
@@ -76,6 +80,7 @@ fn main() -> Result<()> {
         Benchmark::Http => http(options),
         Benchmark::Resp => resp(options),
         Benchmark::FlashSale => flash_sale(options),
+        Benchmark::Webdis => webdis(options),
         Benchmark::Beside => beside::beside(&options),
         Benchmark::Curve => curve::curve(&options),
         Benchmark::Start => start::start(&options),
@@ -87,18 +92,9 @@ fn main() -> Result<()> {
 /// Checks, durable adds and an import over HTTP.
 fn http(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let port = comparison.ours.http;
-    let added = added(&comparison);
-    let mut ours = Client::connect(port)?;
-    ours.put(
-        "/v1/campaigns/bench",
-        &format!(r#"{{"capacity":{CHECKED}}}"#),
-    )?;
-    ours.put("/v1/campaigns/added", &format!(r#"{{"capacity":{added}}}"#))?;
-    ours.import("bench", "append", FILLED)?;
-    let mut theirs = Client::connect(comparison.redis.resp)?;
-    prepare(&mut theirs, added)?;
-    theirs.fill(&["SADD", "set"], FILLED)?;
+    let ports = [comparison.ours.http, comparison.redis.resp];
+    fill(&comparison)?;
+    Client::connect(comparison.redis.resp)?.fill(&["SADD", "set"], FILLED)?;
     comparison.print_head()?;
     let rows: [(_, _, _, &[&str]); 7] = [
         (
@@ -145,18 +141,12 @@ fn http(options: Options) -> Result<()> {
         ),
     ];
     for (title, path, count, command) in rows {
-        let users = vec![format!("\"{ITEM}\""); count].join(",");
-        let mut ours = Request::http(
-            "POST",
-            &format!("/v1/campaigns/{path}"),
-            &format!(r#"{{"users":[{users}]}}"#),
-            200,
-        );
+        let mut ours = users(path, count);
         let (theirs, requests_max) = with_items(command, count);
         ours.items = theirs.items;
         comparison.compare(Row {
             title,
-            port,
+            ports,
             ours,
             theirs,
             pipeline: 1,
@@ -171,6 +161,59 @@ fn http(options: Options) -> Result<()> {
     }
 }
 
+/// Fills the filters of both for checks over HTTP, and creates those for adds.
+fn fill(comparison: &Comparison) -> Result<()> {
+    let added = added(comparison);
+    let mut ours = Client::connect(comparison.ours.http)?;
+    let checked = format!(r#"{{"capacity":{CHECKED}}}"#);
+    ours.put("/v1/campaigns/bench", &checked)?;
+    ours.put("/v1/campaigns/added", &format!(r#"{{"capacity":{added}}}"#))?;
+    ours.import("bench", "append", FILLED)?;
+    prepare(&mut Client::connect(comparison.redis.resp)?, added)
+}
+
+/// A request about this many users of a campaign.
+fn users(path: &str, count: usize) -> Request {
+    let users = vec![format!("\"{ITEM}\""); count].join(",");
+    let body = format!(r#"{{"users":[{users}]}}"#);
+    Request::http("POST", &format!("/v1/campaigns/{path}"), &body, 200)
+}
+
+/// HTTP on both sides: webdis turns requests into commands of Redis.
+fn webdis(options: Options) -> Result<()> {
+    let comparison = Comparison::start(options)?;
+    fill(&comparison)?;
+    let mut comparison = comparison.behind_webdis()?;
+    let ports = [comparison.ours.http, comparison.redis.http];
+    comparison.print_head()?;
+    for (title, path, count, command) in [
+        ("check 1, webdis", "bench/users/check", 1, "CF.EXISTS/bench"),
+        (
+            "check 1,000, webdis",
+            "bench/users/check",
+            1_000,
+            "CF.MEXISTS/bench",
+        ),
+        ("durable add 1, webdis", "added/users", 1, "CF.ADD/added"),
+    ] {
+        let mut ours = users(path, count);
+        let command = format!("{command}{}", format!("/{ITEM}").repeat(count));
+        let mut theirs = Request::http("POST", "/", &command, 200);
+        let (Request { items, .. }, requests_max) = with_items(&["", path], count);
+        ours.items = items;
+        theirs.items = items;
+        comparison.compare(Row {
+            title,
+            ports,
+            ours,
+            theirs,
+            pipeline: 1,
+            requests_max,
+        })?;
+    }
+    Ok(())
+}
+
 /// The check of one user, served by hyper without a service.
 fn floor(comparison: &mut Comparison) -> Result<()> {
     comparison.ours = Server::bare(&comparison.processors)?;
@@ -178,10 +221,10 @@ fn floor(comparison: &mut Comparison) -> Result<()> {
     let mut ours = Request::http("POST", "/", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     ours.items = theirs.items;
     let title = "bare hyper, CF.EXISTS";
-    let port = comparison.ours.http;
+    let ports = [comparison.ours.http, comparison.redis.resp];
     comparison.compare(Row {
         title,
-        port,
+        ports,
         ours,
         theirs,
         pipeline: 1,
@@ -192,10 +235,11 @@ fn floor(comparison: &mut Comparison) -> Result<()> {
 /// CF.* commands on both sides.
 fn resp(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let port = comparison.ours.resp;
+    let ports = [comparison.ours.resp, comparison.redis.resp];
     let added = added(&comparison);
-    prepare(&mut Client::connect(port)?, added)?;
-    prepare(&mut Client::connect(comparison.redis.resp)?, added)?;
+    for port in ports {
+        prepare(&mut Client::connect(port)?, added)?;
+    }
     comparison.print_head()?;
     let many = comparison.options.pipeline;
     let rows: [(_, _, _, &[&str]); 5] = [
@@ -210,7 +254,7 @@ fn resp(options: Options) -> Result<()> {
         let (theirs, requests_max) = with_items(command, count);
         comparison.compare(Row {
             title,
-            port,
+            ports,
             ours: theirs.clone(),
             theirs,
             pipeline,
@@ -223,9 +267,8 @@ fn resp(options: Options) -> Result<()> {
 /// Redemptions in an open pool over HTTP, and a Lua script in Redis, each by a new user.
 fn flash_sale(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let port = comparison.ours.http;
-    let mut ours = Client::connect(port)?;
-    let mut theirs = Client::connect(comparison.redis.resp)?;
+    let ports = [comparison.ours.http, comparison.redis.resp];
+    let [mut ours, mut theirs] = [Client::connect(ports[0])?, Client::connect(ports[1])?];
     let loaded = theirs.command(&[
         "SCRIPT",
         "LOAD",
@@ -258,7 +301,7 @@ fn flash_sale(options: Options) -> Result<()> {
         let requests_max = ADDED_MAX as usize;
         comparison.compare(Row {
             title,
-            port,
+            ports,
             ours,
             theirs,
             pipeline: 1,

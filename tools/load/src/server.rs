@@ -36,6 +36,15 @@ impl Processors {
         Ok(Self { first, others })
     }
 
+    /// All processors for both.
+    pub fn shared() -> Result<Self> {
+        let all = sched_getaffinity(None)?;
+        Ok(Self {
+            first: all,
+            others: all,
+        })
+    }
+
     /// Starts `command` on the first processor: a child inherits it.
     fn spawn(&self, command: &mut Command) -> Result<Child> {
         sched_setaffinity(None, &self.first)?;
@@ -54,6 +63,8 @@ pub struct Server {
     pub http: u16,
     pub resp: u16,
     _folder: tempfile::TempDir,
+    /// The server that it asks, if it is only a gateway.
+    backend: Option<Box<Server>>,
 }
 
 impl Server {
@@ -84,6 +95,7 @@ impl Server {
             http,
             resp,
             _folder: folder,
+            backend: None,
         };
         server.wait_until_ready()?;
         Ok(server)
@@ -118,6 +130,7 @@ impl Server {
             http,
             resp: 0,
             _folder: folder,
+            backend: None,
         };
         server.wait_until(|| Client::connect(http).map(drop))?;
         Ok(server)
@@ -149,10 +162,42 @@ impl Server {
             http: 0,
             resp,
             _folder: folder,
+            backend: None,
         };
         server.wait_until(|| {
             Client::connect(resp)?
                 .command(&["CF.EXISTS", "bench", "u"])
+                .map(drop)
+        })?;
+        Ok(server)
+    }
+
+    /// Starts webdis, an HTTP gateway, before Redis.
+    pub fn webdis(redis: Self, processors: &Processors) -> Result<Self> {
+        let http = free_port()?;
+        let folder = tempfile::tempdir()?;
+        let config = folder.path().join("webdis.json");
+        let redis_port = redis.resp;
+        fs::write(
+            &config,
+            format!(
+                r#"{{"redis_host": "127.0.0.1", "redis_port": {redis_port}, "http_host": "127.0.0.1", "http_port": {http},
+                "threads": 2, "pool_size": 20, "daemonize": false, "verbosity": 0, "logfile": "/dev/null"}}"#
+            ),
+        )?;
+        let mut command = Command::new("webdis");
+        command.arg(config);
+        let mut server = Self {
+            child: processors.spawn(&mut command)?,
+            command,
+            http,
+            resp: 0,
+            _folder: folder,
+            backend: Some(Box::new(redis)),
+        };
+        server.wait_until(|| {
+            Client::connect(http)?
+                .call(&Request::http("GET", "/CF.EXISTS/bench/u", "", 200))
                 .map(drop)
         })?;
         Ok(server)
@@ -172,13 +217,16 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the processor time that the process has used.
+    /// Returns the processor time that the process has used, and the one that it asks.
     pub fn processor_time(&self) -> Result<Duration> {
+        let behind = match &self.backend {
+            Some(backend) => backend.processor_time()?,
+            None => Duration::ZERO,
+        };
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let ticks = processor_ticks(&stat).ok_or("invalid /proc/PID/stat")?;
-        Ok(Duration::from_secs_f64(
-            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-        ))
+        let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Ok(behind + Duration::from_secs_f64(seconds))
     }
 
     /// Returns the bytes of memory that the process uses.

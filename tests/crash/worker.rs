@@ -217,15 +217,12 @@ impl Worker {
     fn step(&mut self, client: &Client) -> Result<(), Gone> {
         match self.random.below(100) {
             0..10 => {
-                let code = self
+                let reference = self.fresh("bid");
+                let bid = self
                     .contest
                     .lock()
                     .expect("no thread panics with it")
-                    .next();
-                let bid = Bid {
-                    code,
-                    reference: self.fresh("bid"),
-                };
+                    .next(reference);
                 let key = (self.random.below(2) == 0).then(|| self.fresh("key"));
                 self.bid(client, bid, key)
             }

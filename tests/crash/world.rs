@@ -67,7 +67,8 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
-        let contest = Arc::default();
+        let uses = [1, 3][random.below(2) as usize];
+        let contest = Arc::new(Mutex::new(Contest::new(uses)));
         let workers = (0..WORKERS)
             .map(|n| Worker::new(n, random.next(), Arc::clone(&contest)))
             .collect();

@@ -1,5 +1,5 @@
 //! The log in the store's trees. Each segment is a tree, named by its first position and dropped in one step. A group commit is one value
-//! of at most 64 KiB, or several. Each value is a frame, chained to the value before:
+//! of at most [`PIECE_BYTES`], or several. Each value is a frame, chained to the value before:
 //!
 //! ```text
 //! frame "cklg", kind 1 for the last value of a commit, otherwise 0: a piece of the commit
@@ -35,6 +35,11 @@ const LAST: u8 = 1;
 /// Bytes that a commit counts in its segment besides its payload. It makes a segment hold 16,000 small commits, not 80,000: dropping ten of
 /// them takes sled some microseconds.
 const COMMIT_ROOM_BYTES: u64 = 512;
+
+/// The most bytes of a commit in one value. sled splits a leaf only when it has more than 16 values, and its cache has at least one leaf in
+/// each of 256 parts, however small it is: longer values would cost memory, shorter ones processor time. Logs of 0.1.0 have values of up to
+/// [`VALUE_BYTES_MAX`].
+const PIECE_BYTES: usize = 16 << 10;
 
 /// Bytes of entries that are read together.
 const READ_BYTES: usize = 1 << 20;
@@ -308,7 +313,7 @@ impl Log {
         segment_bytes: u64,
     ) -> Result<(), StoreError> {
         let first = self.end.seq.next();
-        let pieces = commit.chunks(FORMAT.payload_max);
+        let pieces = commit.chunks(PIECE_BYTES);
         let Ok(last) = u16::try_from(pieces.len() - 1) else {
             return Err(StoreError::Misuse(format!(
                 "a commit of {} bytes",

@@ -29,6 +29,7 @@ const PAGES: Readonly<Record<string, string>> = {
   "new-coupon": "#/new-coupon",
   "line-ups": "#/line-ups",
   "line-up": "#/line-ups/home",
+  "line-up-missing": "#/line-ups/checkout",
   "new-line-up": "#/new-line-up",
   "copied-line-up": "#/new-line-up/home",
   upload: "#/campaigns/newsletter",
@@ -106,9 +107,12 @@ async function fill(url: string): Promise<void> {
   }
   await put("line-ups/home", "Start page", {
     campaigns: ["summer-teaser", "spring-sale", "app-install.fr", "nowhere", "newsletter"],
-    unless: [{ campaign: "opted-out" }, { campaign: "spring-sale.seen", at_least: 3, for: "spring-sale" }],
+    unless: [{ campaign: "opted-out", required: true }, { campaign: "spring-sale.seen", at_least: 3, for: "spring-sale" }],
   });
-  await put("line-ups/checkout", "Checkout", { campaigns: ["loyalty-gold", "newsletter"] });
+  await put("line-ups/checkout", "Checkout", {
+    campaigns: ["loyalty-gold", "newsletter"],
+    unless: [{ campaign: "employees", required: true }, { campaign: "app-install.fr", for: "newsletter", required: true }],
+  });
   const body = `id,name\n${items("user", 0, 500).map((user) => `${user},x`).join("\n")}\n`;
   await fetch(`${url}/v1/campaigns/newsletter/imports?column=id`, { method: "POST", headers: { "Content-Type": "text/csv" }, body });
 }

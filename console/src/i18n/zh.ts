@@ -4,6 +4,9 @@ import type { Catalog } from "./texts.ts";
 
 const NUMBER = new Intl.NumberFormat("zh-CN");
 
+/** What no user sees: a campaign, or any. */
+const unseen = (campaign: string | undefined): string => (campaign === undefined ? "任何用户都看不到任何活动" : `任何用户都看不到“${campaign}”`);
+
 export const zh: Catalog = {
   technical: "技术信息",
   skip: "跳到主要内容",
@@ -156,7 +159,7 @@ export const zh: Catalog = {
     },
     usedTitle: (name) => `“${name}”正在使用`,
     usedText: {
-      campaigns: "删除后，引用它的投放方案将缺少一个活动或排除条件。此操作无法撤销。",
+      campaigns: "删除后，引用它的投放方案将缺少一个活动或排除条件；如果方案要求此名单不可缺失，将排除所有用户。此操作无法撤销。",
       coupons: "删除后，占用中的券码无法确认核销，核销记录也会丢失。此操作无法撤销。",
     },
     deleteUsed: "仍然删除",
@@ -562,6 +565,11 @@ export const zh: Catalog = {
     anything: "所有活动",
     addExclusion: "排除以下活动中的用户",
     removeExclusion: (name) => `不再排除“${name}”中的用户`,
+    required: "此名单不可缺失",
+    requiredHint: (campaign) => `此名单不存在或不在有效期内时，${unseen(campaign)}。适用于退订名单。`,
+    optionalHint: "此名单不存在或不在有效期内时，不排除任何用户。",
+    requiredMissing: (list, campaign) => `“${list}”不存在，目前${unseen(campaign)}。请创建此名单，或允许它缺失。`,
+    requiredInactive: (list, campaign) => `“${list}”不在有效期内，目前${unseen(campaign)}。请修改它的开始或结束时间，或允许它缺失。`,
     limit: "每次请求的活动数",
     limitHint: "每个用户最多返回几个活动",
     unsaved: "有尚未保存的修改。",
@@ -597,6 +605,7 @@ export const zh: Catalog = {
       after: "活动已结束",
       absent: "不包含此用户",
       excluded: (name) => `已排除：用户在“${name}”中`,
+      excludedAll: (name) => `已排除：“${name}”不可缺失，但目前不存在或不在有效期内`,
       enough: "未评估：前面的活动已达到数量",
     },
   },

@@ -27,6 +27,7 @@ test("where no key is needed everything may be done", () => {
 
 test("fields are found", () => {
   assert.ok(takes(document, "CouponSpec", "ignore_case") && !takes(document, "CampaignSpec", "ignore_case"));
+  assert.ok(takes(document, "Exclusion", "required"));
   assert.ok(!takes(document, "Nothing", "at_all"));
 });
 

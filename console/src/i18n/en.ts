@@ -139,8 +139,17 @@ export const en = {
       expired: "Expired holds",
     },
     inHour: "in the hour",
-    inDay: "on the day (UTC)",
-    daysHint: (start: string, zone: string) => `Days are UTC days: each starts at ${start} in your time zone (${zone}).`,
+    inDay: "on the day",
+    inUtcDay: "on the day (UTC)",
+    daysHint: (zone: string, from: string) => `Days are those of your time zone (${zone}), and complete from ${from} on.`,
+    partialDaysHint: (zone: string, from: string) =>
+      `Days are those of your time zone (${zone}). They are complete from ${from} on; earlier ones lack some hours. “400 days” has complete UTC days.`,
+    utcDaysHint: (start: string, zone: string) => `Days are UTC days: each starts at ${start} in your time zone (${zone}).`,
+    utcReasons: {
+      period: "Days of your time zone are available for the last 30 days: choose “30 days”.",
+      zone: "Your time zone is not a whole number of hours from UTC, so its days can't be counted.",
+      service: "This service can't count the days of your time zone yet. Ask the people who operate it to update it.",
+    },
     hoursHint: (zone: string) => `Hours are in your time zone (${zone}).`,
   },
   danger: {

@@ -141,8 +141,8 @@ export const zh: Catalog = {
     inHour: "该小时",
     inDay: "当天",
     inUtcDay: "当天（UTC）",
-    daysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自 ${from} 起数据完整。`,
-    partialDaysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自 ${from} 起数据完整，此前的日期缺少部分小时。“400 天”中有完整的 UTC 日期数据。`,
+    daysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自${from}起数据完整。`,
+    partialDaysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自${from}起数据完整，此前的日期缺少部分小时。“400 天”中有完整的 UTC 日期数据。`,
     utcDaysHint: (start, zone) => `按 UTC 日期统计，每天从您所在时区（${zone}）的 ${start} 开始。`,
     utcReasons: {
       period: "仅最近 30 天可按您所在时区的日期统计，请选择“30 天”。",

@@ -1,6 +1,6 @@
 /**
  * Takes pictures of each page: `node test.mjs pictures [FOLDER] [PAGE…]`. In both languages, two widths and both themes. The hour of
- * traffic on the page for operators takes a few seconds: the page's clock is turned on by hand. Three go to docs/pictures.
+ * traffic on the page for operators takes two minutes: the page's clock is turned on by hand. Three go to docs/pictures.
  */
 
 import { mkdir } from "node:fs/promises";
@@ -29,6 +29,7 @@ const PAGES: Readonly<Record<string, string>> = {
   "new-coupon": "#/new-coupon",
   "line-ups": "#/line-ups",
   "line-up": "#/line-ups/home",
+  "line-up-missing": "#/line-ups/checkout",
   "new-line-up": "#/new-line-up",
   "copied-line-up": "#/new-line-up/home",
   upload: "#/campaigns/newsletter",
@@ -106,9 +107,12 @@ async function fill(url: string): Promise<void> {
   }
   await put("line-ups/home", "Start page", {
     campaigns: ["summer-teaser", "spring-sale", "app-install.fr", "nowhere", "newsletter"],
-    unless: [{ campaign: "opted-out" }, { campaign: "spring-sale.seen", at_least: 3, for: "spring-sale" }],
+    unless: [{ campaign: "opted-out", required: true }, { campaign: "spring-sale.seen", at_least: 3, for: "spring-sale" }],
   });
-  await put("line-ups/checkout", "Checkout", { campaigns: ["loyalty-gold", "newsletter"] });
+  await put("line-ups/checkout", "Checkout", {
+    campaigns: ["loyalty-gold", "newsletter"],
+    unless: [{ campaign: "employees", required: true }, { campaign: "app-install.fr", for: "newsletter", required: true }],
+  });
   const body = `id,name\n${items("user", 0, 500).map((user) => `${user},x`).join("\n")}\n`;
   await fetch(`${url}/v1/campaigns/newsletter/imports?column=id`, { method: "POST", headers: { "Content-Type": "text/csv" }, body });
 }
@@ -129,11 +133,21 @@ async function work(send: Send, moment: number): Promise<void> {
   await Promise.all(sent);
 }
 
+/** Waits for metrics that are newer than now: the service returns the same ones for a second. */
+async function refreshed(page: Page, url: string): Promise<void> {
+  const read = async () => (await fetch(`${url}/metrics`)).text();
+  const before = await read();
+  while ((await read()) === before) {
+    await page.waitForTimeout(100);
+  }
+}
+
 /** Lets the page see an hour of traffic, a reading of the metrics at each moment. */
 async function live(page: Page, url: string): Promise<void> {
   const send = sender(url);
   for (let moment = 0; moment < MOMENTS; moment += 1) {
     await work(send, moment);
+    await refreshed(page, url);
     const seen = page.waitForResponse(`${url}/metrics`);
     await page.clock.runFor(EVERY_SECONDS * 1_000);
     await seen;

@@ -20,7 +20,9 @@ use cuckood_state::domain::{
     Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
     Timestamp,
 };
-use cuckood_state::{ChangeNumber, CodeFound, FilterView, RedemptionPage, RedemptionQuery};
+use cuckood_state::{
+    ChangeNumber, CodeFound, FilterView, RedemptionOrder, RedemptionPage, RedemptionQuery,
+};
 use futures_util::stream;
 use http::HeaderValue;
 use http::StatusCode;
@@ -160,7 +162,7 @@ impl From<Redemption> for RedemptionResponse {
     }
 }
 
-/// A page of redemptions, in the order of their last change.
+/// A page of redemptions, in the order of their last change, or newest first.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"redemptions": []}))]
@@ -184,10 +186,14 @@ struct ListQuery {
     /// Only redemptions that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Timestamp>,
+    /// By the last change, the oldest first (the default) or the newest first. NDJSON and CSV return 422 for `newest`. A redemption that
+    /// changes between two pages moves to the start; the next page does not list it.
+    #[param(inline)]
+    order: Option<RedemptionOrder>,
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// The `next_cursor` of the previous page. Empty means the first page.
+    /// The `next_cursor` of the previous page, of the same `order`. Empty means the first page.
     cursor: Option<String>,
 }
 
@@ -388,7 +394,8 @@ fn settled(decided: Decided) -> HandlerResult {
 
 /// List redemptions
 ///
-/// In the order of their last change, so a client that keeps requesting the next page sees every change. With `Accept:
+/// In the order of their last change, so a client that keeps requesting the next page sees every change. `order=newest` lists the latest
+/// change first, for display. With `Accept:
 /// application/x-ndjson` or `text/csv`, one response has all of them, one per line; a redemption that changes during the export
 /// appears again at the end, in its new state.
 #[utoipa::path(
@@ -416,21 +423,28 @@ pub(super) async fn list(
         reference,
         status,
         changed_after,
+        order,
         limit,
         cursor,
     } = query::parse(&request)?;
     let limit = limit.unwrap_or(query::PAGE_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=query::PAGE_MAX)?;
+    let order = order.unwrap_or_default();
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(Problem::at("/reference"))?;
     let query = RedemptionQuery {
         reference,
         status,
         changed_after,
+        order,
     };
     let cursor = cursor.as_deref().filter(|cursor| !cursor.is_empty());
-    let mut next = cursor.map(change_of).transpose()?;
+    let mut next = cursor.map(|cursor| change_of(cursor, order)).transpose()?;
     if let Some(lines) = LineFormat::preferred(request.headers(), COLUMNS) {
+        if order == RedemptionOrder::Newest {
+            let detail = "NDJSON and CSV list the oldest first: omit `order`, or accept JSON";
+            return Err(Problem::invalid_at("/order", detail));
+        }
         return Ok(export(call, view, query, next, lines));
     }
     let mut redemptions = Vec::new();
@@ -449,7 +463,7 @@ pub(super) async fn list(
         // Other requests on this processor get their turn.
         tokio::task::yield_now().await;
     }
-    let next_cursor = next.map(|change| query::write_cursor(change.0.to_be_bytes()));
+    let next_cursor = next.map(|change| cursor_of(change, order));
     Ok(success::ok(&RedemptionList {
         redemptions,
         next_cursor,
@@ -489,11 +503,28 @@ fn export(
     }))
 }
 
-fn change_of(cursor: &str) -> Result<ChangeNumber, Problem> {
-    let bytes = query::read_cursor(cursor)?
-        .try_into()
-        .map_err(|_| query::invalid_cursor())?;
-    Ok(ChangeNumber(u64::from_be_bytes(bytes)))
+/// The last byte of a cursor of a list with the newest first; other cursors lack it.
+const NEWEST: &[u8] = b"n";
+
+fn cursor_of(change: ChangeNumber, order: RedemptionOrder) -> String {
+    let mark = match order {
+        RedemptionOrder::Oldest => &[],
+        RedemptionOrder::Newest => NEWEST,
+    };
+    query::write_cursor([&change.0.to_be_bytes(), mark].concat())
+}
+
+/// Reads a cursor. One of the other order is invalid.
+fn change_of(cursor: &str, order: RedemptionOrder) -> Result<ChangeNumber, Problem> {
+    let bytes = query::read_cursor(cursor)?;
+    let change = match order {
+        RedemptionOrder::Oldest => Some(&*bytes),
+        RedemptionOrder::Newest => bytes.strip_suffix(NEWEST),
+    };
+    let change = change
+        .and_then(|change| change.try_into().ok())
+        .ok_or_else(query::invalid_cursor)?;
+    Ok(ChangeNumber(u64::from_be_bytes(change)))
 }
 
 /// Show a redemption

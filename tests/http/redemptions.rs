@@ -220,11 +220,26 @@ async fn redemptions_are_listed_in_pages() {
         all("limit=3&changed_after=2026-11-21T12:00:20Z").await.0,
         ids[19..]
     );
+    ids.reverse();
+    for (query, found) in [
+        ("limit=10&order=newest", &ids[..]),
+        ("limit=2&order=newest&status=cancelled", &ids[..1]),
+        (
+            "limit=3&order=newest&changed_after=2026-11-21T12:00:20Z",
+            &ids[..6],
+        ),
+    ] {
+        assert_eq!(all(query).await.0, found, "{query}");
+    }
+    let (mut newest, pages) = all("limit=5&order=newest&reference=even").await;
+    newest.reverse();
+    assert_eq!((newest, pages), (even, 3));
     for (bad, pointer) in [
         ("limit=0", "/limit"),
         ("limit=1001", "/limit"),
         ("cursor=x", "/cursor"),
         ("status=gone", "/status"),
+        ("order=latest", "/order"),
         ("changed_after=soon", "/changed_after"),
         ("reference=", "/reference"),
     ] {
@@ -293,6 +308,15 @@ async fn redemptions_are_exported_as_ndjson() {
         .json(200);
     let rest = format!("cursor={}", first["next_cursor"].as_str().unwrap());
     assert_eq!(export(rest.leak()).await.len(), 1_500);
+    for accept in ["application/x-ndjson", "text/csv"] {
+        let path = format!("{REDEMPTIONS}?order=newest");
+        let wanted = request(Method::GET, &path, &[("accept", accept)], Body::empty());
+        assert_eq!(
+            service.send(wanted).await.pointers(),
+            ["/order"],
+            "{accept}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -34,6 +34,11 @@ export function takes(document: OpenApi, schema: string, field: string): boolean
   return document.components.schemas[schema]?.properties?.[field] !== undefined;
 }
 
+/** Whether an operation has a parameter. */
+export function hasParameter(document: OpenApi, operation: Operation, parameter: string): boolean {
+  return (find(document, operation)?.parameters ?? []).some(({ name }) => name === parameter);
+}
+
 /** Whether a request takes an idempotency key: writes do, but for imports. */
 export function takesKey(document: OpenApi, { method, path }: Call): boolean {
   const isOf = (template: string) => new RegExp(`^${template.replace(/\{\w+\}/g, "[^/]+")}$`).test(`/${path}`);

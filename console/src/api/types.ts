@@ -83,6 +83,8 @@ export interface Exclusion {
   readonly campaign: string;
   readonly at_least?: number;
   readonly for?: string;
+  /** Without this campaign, it excludes all users. */
+  readonly required?: boolean;
 }
 
 export interface LineUp {
@@ -98,6 +100,7 @@ export interface Eligibility {
   readonly eligible: readonly string[];
   readonly evaluated: number;
   readonly unknown: readonly string[];
+  readonly inactive: readonly string[];
   readonly explanations?: readonly {
     readonly campaign: string;
     readonly present: boolean;

@@ -4,6 +4,9 @@ import type { Catalog } from "./texts.ts";
 
 const NUMBER = new Intl.NumberFormat("zh-CN");
 
+/** What no user sees: a campaign, or any. */
+const unseen = (campaign: string | undefined): string => (campaign === undefined ? "任何用户都看不到任何活动" : `任何用户都看不到“${campaign}”`);
+
 export const zh: Catalog = {
   technical: "技术信息",
   skip: "跳到主要内容",
@@ -136,8 +139,16 @@ export const zh: Catalog = {
       expired: "占用超时",
     },
     inHour: "该小时",
-    inDay: "当天（UTC）",
-    daysHint: (start, zone) => `按 UTC 日期统计，每天从您所在时区（${zone}）的 ${start} 开始。`,
+    inDay: "当天",
+    inUtcDay: "当天（UTC）",
+    daysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自${from}起数据完整。`,
+    partialDaysHint: (zone, from) => `按您所在时区（${zone}）的日期统计，自${from}起数据完整，此前的日期缺少部分小时。“400 天”中有完整的 UTC 日期数据。`,
+    utcDaysHint: (start, zone) => `按 UTC 日期统计，每天从您所在时区（${zone}）的 ${start} 开始。`,
+    utcReasons: {
+      period: "仅最近 30 天可按您所在时区的日期统计，请选择“30 天”。",
+      zone: "您所在时区与 UTC 的时差不是整小时，无法按其日期统计。",
+      service: "此服务暂不支持按您所在时区的日期统计，请联系服务管理员升级。",
+    },
     hoursHint: (zone) => `按您所在时区（${zone}）的小时统计。`,
   },
   danger: {
@@ -156,7 +167,7 @@ export const zh: Catalog = {
     },
     usedTitle: (name) => `“${name}”正在使用`,
     usedText: {
-      campaigns: "删除后，引用它的投放方案将缺少一个活动或排除条件。此操作无法撤销。",
+      campaigns: "删除后，引用它的投放方案将缺少一个活动或排除条件；如果方案要求此名单不可缺失，将排除所有用户。此操作无法撤销。",
       coupons: "删除后，占用中的券码无法确认核销，核销记录也会丢失。此操作无法撤销。",
     },
     deleteUsed: "仍然删除",
@@ -512,7 +523,8 @@ export const zh: Catalog = {
     changed: "变更时间",
     lastDays: (days) => (days === 1 ? "最近 24 小时" : `最近 ${NUMBER.format(days)} 天`),
     all: "全部",
-    list: "核销记录，按变更时间从早到晚",
+    list: "核销记录，按变更时间从新到旧",
+    listOldest: "核销记录，按变更时间从早到晚",
     since: "变更时间",
     created: "创建时间",
     acts: "操作",
@@ -562,6 +574,11 @@ export const zh: Catalog = {
     anything: "所有活动",
     addExclusion: "排除以下活动中的用户",
     removeExclusion: (name) => `不再排除“${name}”中的用户`,
+    required: "此名单不可缺失",
+    requiredHint: (campaign) => `此名单不存在或不在有效期内时，${unseen(campaign)}。适用于退订名单。`,
+    optionalHint: "此名单不存在或不在有效期内时，不排除任何用户。",
+    requiredMissing: (list, campaign) => `“${list}”不存在，目前${unseen(campaign)}。请创建此名单，或允许它缺失。`,
+    requiredInactive: (list, campaign) => `“${list}”不在有效期内，目前${unseen(campaign)}。请修改它的开始或结束时间，或允许它缺失。`,
     limit: "每次请求的活动数",
     limitHint: "每个用户最多返回几个活动",
     unsaved: "有尚未保存的修改。",
@@ -597,6 +614,7 @@ export const zh: Catalog = {
       after: "活动已结束",
       absent: "不包含此用户",
       excluded: (name) => `已排除：用户在“${name}”中`,
+      excludedAll: (name) => `已排除：“${name}”不可缺失，但目前不存在或不在有效期内`,
       enough: "未评估：前面的活动已达到数量",
     },
   },

@@ -9,15 +9,15 @@ import { Action } from "../parts/action.tsx";
 import { ask } from "../parts/dialog.tsx";
 import { PhaseTag } from "../parts/filter.tsx";
 import { LabelsField, named, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
-import { Panel, Refusal, Select, Tag, Text } from "../parts/panel.tsx";
+import { Check, Panel, Refusal, Select, Tag, Text } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Sortable } from "../parts/sortable.tsx";
 import { Grid } from "../parts/table.tsx";
 import { go } from "../route.ts";
-import { fullName, lists, load, titles } from "../state/filters.ts";
+import { absenceOf, fullName, lists, load, titles } from "../state/filters.ts";
 import { Conflict, contentOf, save, type LineUpSpec } from "../state/line_ups.ts";
 import { labelRows, labelsPatch } from "../state/naming.ts";
-import { accepts, allowed } from "../state/session.ts";
+import { accepts, allowed, info } from "../state/session.ts";
 import { write } from "../state/writes.ts";
 
 /** The most of each that a line-up takes. */
@@ -40,13 +40,21 @@ const filterOf = (name: string): Filter | undefined => lists.campaigns.value.fil
 /** A campaign by the words that people know it by. */
 const titleOf = (name: string): string => filterOf(name)?.title ?? name;
 
-function Face({ name }: { readonly name: string }): JSX.Element {
+const absence = (name: string) => absenceOf(name, lists.campaigns.value, info.value?.key?.prefix);
+
+/** The state of a campaign, if it is known. */
+function State({ name }: { readonly name: string }): JSX.Element | null {
   const filter = filterOf(name);
-  const isKnown = lists.campaigns.value.state !== "unread" && lists.campaigns.value.state !== "reading";
+  if (filter !== undefined) {
+    return <PhaseTag filter={filter} />;
+  }
+  return absence(name) === "missing" ? <Tag tone="warn">{texts.value.lineUp.missing}</Tag> : null;
+}
+
+function Face({ name }: { readonly name: string }): JSX.Element {
   return (
     <>
-      <a href={`#/campaigns/${name}`}>{titleOf(name)}</a>{" "}
-      {filter === undefined ? isKnown && <Tag tone="warn">{texts.value.lineUp.missing}</Tag> : <PhaseTag filter={filter} />}
+      <a href={`#/campaigns/${name}`}>{titleOf(name)}</a> <State name={name} />
     </>
   );
 }
@@ -81,16 +89,40 @@ function Add({ label, taken, add }: { readonly label: string; readonly taken: re
   );
 }
 
+/** Whether a list must not be missing, what that means, and a warning if it is missing now. */
+function Required({ of, change }: { readonly of: Exclusion; readonly change: (isRequired: boolean) => void }): JSX.Element {
+  const t = texts.value.lineUp;
+  const hint = useId();
+  const isRequired = of.required === true;
+  const hidden = of.for === undefined ? undefined : titleOf(of.for);
+  const why = isRequired ? absence(of.campaign) : undefined;
+  return (
+    <div class="required">
+      <Check label={t.required} checked={isRequired} change={change} describedBy={hint} />
+      <small id={hint} class="hint">
+        {isRequired ? t.requiredHint(hidden) : t.optionalHint}
+      </small>
+      {why !== undefined && (
+        <p class="notice warn" role="alert">
+          {why === "missing" ? t.requiredMissing(titleOf(of.campaign), hidden) : t.requiredInactive(titleOf(of.campaign), hidden)}
+        </p>
+      )}
+    </div>
+  );
+}
+
 function Exclusions({ draft, change }: PartProps): JSX.Element {
   const t = texts.value.lineUp;
   const { unless, campaigns } = draft;
-  const put = (at: number, part: Partial<Record<keyof Exclusion, string | number | undefined>>) =>
+  const put = (at: number, part: Partial<Record<keyof Exclusion, string | number | boolean | undefined>>) =>
     change({ unless: unless.map((one, index) => (index === at ? (JSON.parse(JSON.stringify({ ...one, ...part })) as Exclusion) : one)) });
   return (
     <>
       {unless.map((one, at) => (
         <fieldset key={`${one.campaign} ${at}`} class="exclusion">
-          <legend>{t.usersIn(titleOf(one.campaign))}</legend>
+          <legend>
+            {t.usersIn(titleOf(one.campaign))} <State name={one.campaign} />
+          </legend>
           <Text
             label={t.atLeast}
             type="number"
@@ -107,6 +139,9 @@ function Exclusions({ draft, change }: PartProps): JSX.Element {
           <button type="button" class="plain small" aria-label={t.removeExclusion(titleOf(one.campaign))} onClick={() => change({ unless: unless.filter((_, index) => index !== at) })}>
             ✕
           </button>
+          {(one.required === true || accepts("Exclusion", "required")) && (
+            <Required of={one} change={(isRequired) => put(at, { required: isRequired ? true : undefined })} />
+          )}
         </fieldset>
       ))}
       {unless.length < EXCLUSIONS_MAX && <Add label={t.addExclusion} taken={[]} add={(campaign) => change({ unless: [...unless, { campaign }] })} />}
@@ -126,7 +161,12 @@ function why(name: string, answer: Eligibility, campaigns: readonly string[]): s
   if (found.eligible) {
     return t.eligible;
   }
-  return found.window === "before" ? t.before : found.window === "after" ? t.after : !found.present ? t.absent : t.excluded(titleOf(found.excluded_by ?? ""));
+  if (found.window !== "inside" || !found.present) {
+    return found.window === "before" ? t.before : found.window === "after" ? t.after : t.absent;
+  }
+  const list = found.excluded_by ?? "";
+  const isAbsent = answer.unknown.includes(list) || answer.inactive.includes(list);
+  return isAbsent ? t.excludedAll(titleOf(list)) : t.excluded(titleOf(list));
 }
 
 function Try({ draft }: { readonly draft: Draft }): JSX.Element {

@@ -1,4 +1,4 @@
-/** Redeems and holds codes of a coupon, and lists its redemptions: each row stays in its place with its new status. */
+/** Redeems and holds codes of a coupon, and lists its redemptions, the newest first: each row stays in its place with its new status. */
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -18,7 +18,7 @@ import { Empty, Panel, Refusal, Select, Text, Time } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
 import { fullName } from "../state/filters.ts";
-import { accepts, allowed } from "../state/session.ts";
+import { accepts, allowed, hasOption } from "../state/session.ts";
 import { write } from "../state/writes.ts";
 
 const STATUSES: readonly Redemption["status"][] = ["held", "redeemed", "cancelled", "expired"];
@@ -157,7 +157,8 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
   const path = `v1/coupons/${filter.name}/redemptions`;
   const changed_after = useMemo(() => (days === "" ? undefined : new Date(Date.now() - Number(days) * DAY_MILLISECONDS).toISOString()), [days]);
   const query = { reference, status, changed_after };
-  const call: Call = { method: "GET", path, query: { ...query, limit: ROWS, cursor: cursors.at(-1) } };
+  const isNewestFirst = hasOption("GET /v1/coupons/{coupon}/redemptions", "order");
+  const call: Call = { method: "GET", path, query: { ...query, order: isNewestFirst ? "newest" : undefined, limit: ROWS, cursor: cursors.at(-1) } };
   const { value, error, reload } = useResource<Page>(call);
   useEffect(() => void (version > 0 && reload()), [version]);
   const first = (set: (text: string) => void) => (text: string) => {
@@ -187,7 +188,7 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
       {error !== undefined && <Refusal error={error} />}
       {rows.length > 0 && (
         <Grid
-          label={t.list}
+          label={isNewestFirst ? t.list : t.listOldest}
           columns={[{ title: t.reference }, { title: t.status }, { title: t.since }, { title: t.created }, { title: t.acts, isActs: true }]}
           rows={rows.map((row) => ({
             key: row.id,

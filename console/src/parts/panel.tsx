@@ -249,12 +249,14 @@ interface CheckProps {
   readonly label: string;
   readonly checked: boolean;
   readonly change: (checked: boolean) => void;
+  /** The id of an explanation. */
+  readonly describedBy?: string;
 }
 
-export function Check({ label, checked, change }: CheckProps): JSX.Element {
+export function Check({ label, checked, change, describedBy }: CheckProps): JSX.Element {
   return (
     <label class="check">
-      <input type="checkbox" checked={checked} onChange={(event) => change(event.currentTarget.checked)} /> {label}
+      <input type="checkbox" checked={checked} aria-describedby={describedBy} onChange={(event) => change(event.currentTarget.checked)} /> {label}
     </label>
   );
 }

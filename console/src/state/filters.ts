@@ -97,6 +97,20 @@ export function phaseOf(filter: Filter, now = Date.now()): Phase {
   return stats.available === 0 && (filter.stock !== undefined || stockOf(filter) > 0) ? "sold_out" : "active";
 }
 
+/** Why a list has no effect now: it is missing, or outside its window. */
+export type Absence = "missing" | "inactive";
+
+/** Undefined if the campaign is active, or if that isn't known. */
+export function absenceOf(name: string, { filters, state }: List, prefix = "", now = Date.now()): Absence | undefined {
+  const found = filters.find((filter) => filter.name === name);
+  if (found !== undefined) {
+    const phase = phaseOf(found, now);
+    return phase === "scheduled" || phase === "ended" ? "inactive" : undefined;
+  }
+  // A key sees only names with its prefix.
+  return state === "read" && name.startsWith(prefix) ? "missing" : undefined;
+}
+
 const PHASES: readonly Phase[] = ["active", "scheduled", "sold_out", "ended"];
 
 function value(column: SortKey, filter: Filter): string | number {

@@ -15,7 +15,7 @@ export interface LineUpSpec {
 
 /** A line-up as a text: two that are equal have the same. */
 export function contentOf({ title = "", labels = {}, campaigns, unless, limit }: LineUpSpec): string {
-  const exclusions = unless.map(({ campaign, at_least = 1, for: of = "" }) => [campaign, at_least, of]);
+  const exclusions = unless.map(({ campaign, at_least = 1, for: of = "", required = false }) => [campaign, at_least, of, required]);
   return JSON.stringify([title, Object.entries(labels).sort(), campaigns, exclusions, limit]);
 }
 

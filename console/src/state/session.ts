@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { json, Problem, useKey } from "../api/client.ts";
-import { has, may, takes, type OpenApi, type Operation } from "../api/document.ts";
+import { has, hasParameter, may, takes, type OpenApi, type Operation } from "../api/document.ts";
 import type { Info } from "../api/types.ts";
 
 const PLACE = "cuckood-key";
@@ -32,6 +32,10 @@ export function offers(operation: Operation): boolean {
 
 export function accepts(schema: string, field: string): boolean {
   return document_.value !== undefined && takes(document_.value, schema, field);
+}
+
+export function hasOption(operation: Operation, parameter: string): boolean {
+  return document_.value !== undefined && hasParameter(document_.value, operation, parameter);
 }
 
 /** Asks who we are. */

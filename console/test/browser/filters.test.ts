@@ -160,7 +160,7 @@ forEachReader("language_is_switched_and_remembered", scene, async (page, { langu
   await assertAccessible(page, "switched");
 });
 
-forEachReader("statistics_are_drawn_when_the_page_opens", scene, async (page, { t, id }) => {
+forEachReader("statistics_are_drawn_when_the_page_opens", scene, async (page, { language, t, id }) => {
   const name = `stats-${id}`;
   await send(scene.url, "PUT", `coupons/${name}`, { capacity: 10 });
   await send(scene.url, "POST", `coupons/${name}/codes`, { codes: ["A", "B", "C"] });
@@ -169,16 +169,54 @@ forEachReader("statistics_are_drawn_when_the_page_opens", scene, async (page, { 
   const { id: held } = await send(scene.url, "POST", `coupons/${name}/redemptions`, { code: "C", reference: "order-3", hold_seconds: 900 });
   await send(scene.url, "POST", `coupons/${name}/redemptions/${held}/cancel`);
   await open(page, scene.url, `#/coupons/${name}`);
-  const { fields, hours, month, year } = t.statistics;
-  // Midnight in UTC is at eight in the morning there.
-  await says(page, /UTC.*GMT\+8.*[08]:00|UTC.*8:00.*GMT\+8/);
+  const { fields, hours, month, year, utcReasons, daysHint, hoursHint } = t.statistics;
+  await says(page, daysHint("GMT+8", await completeFrom(name, language)));
   const chart = (field: keyof typeof fields, count: number) => page.getByRole("img", { name: new RegExp(`^${fields[field]}: ${count}:`) }).waitFor();
   for (const period of [month, hours, year]) {
     await panel(page, t.statistics.title).getByRole("radio", { name: period }).check();
+    await says(page, { [month]: daysHint("GMT+8", await completeFrom(name, language)), [hours]: hoursHint("GMT+8") }[period] ?? utcReasons.period);
     await chart("redeemed", 2);
     await chart("held", 1);
     await chart("cancelled", 1);
   }
+  // Midnight in UTC is at eight in the morning there.
+  await says(page, /UTC.*GMT\+8.*[08]:00|UTC.*8:00.*GMT\+8/);
   await assertAccessible(page, "statistics");
   await assertFits(page, "statistics");
+});
+
+/** A date as the page writes it. */
+const dayOf = (date: string, language: string) => new Intl.DateTimeFormat(language, { month: "short", day: "numeric", timeZone: "UTC" }).format(new Date(date));
+
+async function completeFrom(name: string, language: string): Promise<string> {
+  return dayOf((await send(scene.url, "GET", `coupons/${name}/statistics?offset_minutes=480`)).complete_from, language);
+}
+
+forEachReader("days_that_the_service_lacks_are_named", scene, async (page, { language, t, id }) => {
+  const { inDay, inUtcDay, partialDaysHint, utcReasons } = t.statistics;
+  const name = `days-${id}`;
+  await send(scene.url, "PUT", `campaigns/${name}`, { capacity: 10 });
+  await send(scene.url, "POST", `campaigns/${name}/users`, { users: ["u1"] });
+  const bar = (label: string) => page.getByRole("img", { name: new RegExp(`${label.replace(/[()]/g, "\\$&")} 1$`) }).waitFor();
+  // Hours are missing that were counted before an update.
+  const complete = new Date(Date.now() - 3 * 86_400_000).toISOString().slice(0, 10);
+  await page.route(/statistics\?.*offset_minutes=480/, async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), complete_from: complete } });
+  });
+  await open(page, scene.url, `#/campaigns/${name}`);
+  await says(page, partialDaysHint("GMT+8", dayOf(complete, language)));
+  await bar(inDay);
+  await assertFits(page, "days that are incomplete");
+
+  // An older service knows no offset.
+  await page.unrouteAll();
+  await page.route(/offset_minutes/, (route) =>
+    route.fulfill({ status: 422, json: { code: "invalid-request", title: "x", status: 422, detail: "unknown field", errors: [{ pointer: "/offset_minutes", detail: "unknown field" }] } }),
+  );
+  await open(page, scene.url, `#/campaigns/${name}`);
+  await says(page, utcReasons.service);
+  await bar(inUtcDay);
+  assert.equal(await page.getByRole("alert").count(), 0, "it is no refusal");
+  await assertAccessible(page, "days of an older service");
 });

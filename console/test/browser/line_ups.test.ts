@@ -126,6 +126,48 @@ forEachReader("line_up_is_copied", scene, async (page, { t, id }) => {
   await says(page, t.problems["line-up-not-found"]);
 });
 
+forEachReader("list_that_must_not_be_missing_warns", scene, async (page, { t, id }) => {
+  const { lineUp } = t;
+  const [list, path] = [`optout-${id}`, `line-ups/guarded-${id}`];
+  const unless = [{ campaign: list, at_least: 1, required: true }, { campaign: "opted-out", at_least: 1, for: "spring" }];
+  await send(scene.url, "PUT", path, { campaigns: ["spring", "autumn"], unless });
+  await open(page, scene.url, `#/${path}`);
+  const group = (name: string) => page.getByRole("group", { name: lineUp.usersIn(name) });
+  const required = (name: string) => group(name).getByRole("checkbox", { name: lineUp.required });
+  await says(page, lineUp.requiredMissing(list, undefined));
+  assert.ok((await required(list).isChecked()) && !(await required("opted-out").isChecked()));
+  await group(list).getByText(lineUp.requiredHint(undefined)).waitFor();
+  await group("opted-out").getByText(lineUp.optionalHint).waitFor();
+  assert.equal(await page.getByRole("alert").count(), 1);
+  await assertAccessible(page, "a list that is missing");
+  await assertFits(page, "a list that is missing");
+
+  // A try says why no ad is shown.
+  await panel(page, lineUp.try).getByLabel(lineUp.user).fill("u1");
+  await button(panel(page, lineUp.try), lineUp.tryRun).click();
+  await says(page, lineUp.seesNone);
+  assert.deepEqual((await rows(page, lineUp.reasons)).map(([, , reason]) => reason), [lineUp.why.excludedAll(list), lineUp.why.excludedAll(list)]);
+
+  // Nor does a list help whose time is over.
+  await send(scene.url, "PUT", `campaigns/${list}`, { capacity: 100, mode: "strict", title: "Opt-outs", ends_at: "2020-01-01T00:00:00Z" });
+  await open(page, scene.url, `#/${path}`);
+  await says(page, lineUp.requiredInactive("Opt-outs", undefined));
+  await group("Opt-outs").getByText(t.phases.ended, { exact: true }).waitFor();
+  await send(scene.url, "PATCH", `campaigns/${list}`, { ends_at: null });
+  await open(page, scene.url, `#/${path}`);
+  await group("Opt-outs").getByText(t.phases.active, { exact: true }).waitFor();
+  assert.equal(await page.getByRole("alert").count(), 0);
+
+  await required("opted-out").check();
+  await group("opted-out").getByText(lineUp.requiredHint("spring")).waitFor();
+  await required("Opt-outs").uncheck();
+  await says(page, lineUp.unsaved);
+  await button(page, lineUp.save).click();
+  await says(page, lineUp.saved);
+  const stored = (await send(scene.url, "GET", path)).unless;
+  assert.deepEqual(stored, [{ campaign: list, at_least: 1 }, { campaign: "opted-out", at_least: 1, for: "spring", required: true }]);
+});
+
 /** Sends nothing itself: only counts what is written. */
 function writes(page: Page): string[] {
   const found: string[] = [];

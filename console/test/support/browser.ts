@@ -60,6 +60,8 @@ export async function visit(browser: Browser, options: BrowserContextOptions = {
   return {
     page,
     async end() {
+      // Files that are still asked for are of no interest.
+      await context.unrouteAll({ behavior: "ignoreErrors" });
       await context.close();
       assert.deepEqual(complaints, []);
     },

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
-import { has, may, takes, takesKey, type OpenApi, type Operation } from "../../src/api/document.ts";
+import { has, hasParameter, may, takes, takesKey, type OpenApi, type Operation } from "../../src/api/document.ts";
 
 const document: OpenApi = JSON.parse(readFileSync("../openapi/openapi.json", "utf8"));
 
@@ -27,7 +27,13 @@ test("where no key is needed everything may be done", () => {
 
 test("fields are found", () => {
   assert.ok(takes(document, "CouponSpec", "ignore_case") && !takes(document, "CampaignSpec", "ignore_case"));
+  assert.ok(takes(document, "Exclusion", "required"));
   assert.ok(!takes(document, "Nothing", "at_all"));
+});
+
+test("parameters are found", () => {
+  assert.ok(hasParameter(document, "GET /v1/coupons/{coupon}/redemptions", "order"));
+  assert.ok(!hasParameter(document, "GET /v1/coupons", "order") && !hasParameter(document, "GET /v1/nothing", "order"));
 });
 
 test("writes_take_an_idempotency_key", () => {

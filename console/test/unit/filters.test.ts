@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Filter, Stats } from "../../src/api/types.ts";
 import { CATALOGS } from "../../src/i18n/texts.ts";
-import { arranged, phaseOf, stockOf, takenOf, usesOf, type SortKey } from "../../src/state/filters.ts";
+import { absenceOf, arranged, phaseOf, stockOf, takenOf, usesOf, type SortKey } from "../../src/state/filters.ts";
 
 const { phases } = CATALOGS.en;
 
@@ -27,6 +27,16 @@ const rows = Array.from({ length: 10_000 }, (_, index) =>
     { items: (index * 31) % 997, available: index % 11, held: index % 3, redeemed: index % 17 },
   ),
 );
+
+test("absence_is_told_only_if_known", () => {
+  const now = Date.parse("2026-11-22T12:00:00Z");
+  const filters = [filter("shop.now"), filter("shop.soon", { starts_at: "2026-11-23T00:00:00Z" }), filter("shop.over", { ends_at: "2026-11-22T12:00:00Z" })];
+  const absence = (name: string, state: "read" | "reading", prefix?: string) => absenceOf(name, { filters, state }, prefix, now);
+  assert.deepEqual(["shop.now", "shop.soon", "shop.over", "shop.none"].map((name) => absence(name, "read")), [undefined, "inactive", "inactive", "missing"]);
+  assert.equal(absence("shop.none", "reading"), undefined);
+  assert.equal(absence("shop.none", "read", "shop."), "missing");
+  assert.equal(absence("app.none", "read", "shop."), undefined, "the key does not see it");
+});
 
 test("state_follows_window_and_stock", () => {
   const now = Date.parse("2026-11-22T12:00:00Z");

@@ -44,7 +44,7 @@ pub use catalog::{NamedLineUp, Views};
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use events::{Events, FreshEvents, NewEvent};
 pub use idempotency::{FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES, Lookup};
-pub use ledger::{ChangeNumber, RedemptionPage, RedemptionQuery};
+pub use ledger::{ChangeNumber, RedemptionOrder, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
 pub use memory::WaitingDemand;
 pub use section::{Epoch, Section};

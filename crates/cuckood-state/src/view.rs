@@ -465,7 +465,7 @@ impl FilterView {
             .and_then(|redemption| self.seen_at(redemption.unpack(), now))
     }
 
-    /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of their last change. It scans a limited number of
+    /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of the query. It scans a limited number of
     /// redemptions, so a page may have fewer though more follow.
     pub fn redemptions(
         &self,

@@ -34,6 +34,8 @@ use block::{Block, Blocks, LedgerEntry, packed_in};
 use cuckood_filter::{Digest, Secret};
 use order::{ChangeOrder, ORDER_BYTES, ORDER_SLOT_BYTES};
 use retention::{RetentionOrder, SORTED_BYTES};
+use serde::Deserialize;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -49,7 +51,19 @@ const LEDGER_BYTES: u64 = 1_024;
 /// whatever filter.
 pub(super) const ENDED_MAX: usize = 1_024;
 
-/// A query: which redemptions a reader wants.
+/// The order of a list of redemptions, by their last change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RedemptionOrder {
+    /// A redemption that changes moves to the end of the list.
+    #[default]
+    Oldest,
+    /// A redemption that changes moves to the start of the list.
+    Newest,
+}
+
+/// A query: which redemptions a reader wants, and in which order.
 #[derive(Clone, Debug, Default)]
 pub struct RedemptionQuery {
     /// Only redemptions with this reference.
@@ -58,14 +72,16 @@ pub struct RedemptionQuery {
     pub status: Option<RedemptionStatus>,
     /// Only redemptions that changed after this time.
     pub changed_after: Option<Timestamp>,
+    /// The order of the redemptions.
+    pub order: RedemptionOrder,
 }
 
-/// A page of the redemptions that a reader wants, in the order of their last change.
+/// A page of the redemptions that a reader wants, in the order of the query.
 #[derive(Debug)]
 pub struct RedemptionPage {
     /// The redemptions that were found.
     pub redemptions: Vec<Redemption>,
-    /// The start of the next page; `None` if this is the last one.
+    /// The last change that this page has looked at, where the next page starts; `None` if this is the last one.
     pub next: Option<ChangeNumber>,
 }
 
@@ -549,7 +565,7 @@ impl Ledger {
         let mut found: Vec<_> = found
             .filter(|found| found.stands() && is_of(*found))
             .collect();
-        found.sort_unstable_by_key(|found| std::cmp::Reverse(found.change()));
+        found.sort_unstable_by_key(|found| Reverse(found.change()));
         Some(found.into_iter().map(RedemptionView::unpack).collect())
     }
 
@@ -598,7 +614,7 @@ impl Ledger {
         self.retention.first()
     }
 
-    /// A page of redemptions after `after`, in the order of their last change: the first `limit` that `wanted` accepts, out of the first
+    /// A page of redemptions after `after`, in the order of the query: the first `limit` that `wanted` accepts, out of the first
     /// `looked_at_max`.
     pub fn page(
         &self,
@@ -608,15 +624,12 @@ impl Ledger {
         looked_at_max: usize,
         mut wanted: impl FnMut(&Redemption) -> Option<Redemption>,
     ) -> RedemptionPage {
-        let begin = after
-            .max(query.changed_after.map(ChangeNumber::at_last))
-            .unwrap_or_default();
         let mut page = RedemptionPage {
             redemptions: Vec::new(),
             next: None,
         };
         let mut looked_at = None;
-        for (count, packed) in self.changes_after(query, begin).enumerate() {
+        for (count, packed) in self.changes_after(query, after).enumerate() {
             if count == looked_at_max || page.redemptions.len() == limit {
                 page.next = looked_at;
                 break;
@@ -629,24 +642,46 @@ impl Ledger {
         page
     }
 
-    /// All redemptions that a query has to check, in order. For a reference that many have, these are all that changed.
+    /// All redemptions after `after` that a query has to check, in its order. For a reference that many have, these are all that changed.
     fn changes_after(
         &self,
         query: &RedemptionQuery,
-        begin: ChangeNumber,
+        after: Option<ChangeNumber>,
     ) -> Box<dyn Iterator<Item = RedemptionView<'_>> + '_> {
+        let first = query.changed_after.map(ChangeNumber::at_last);
+        let (begin, end) = match query.order {
+            RedemptionOrder::Oldest => (after.max(first), None),
+            RedemptionOrder::Newest => (first, after),
+        };
+        let begin = begin.unwrap_or_default();
+        let end = end.unwrap_or(ChangeNumber(u64::MAX));
         let reference = query.reference.as_ref();
         let few = reference.and_then(|reference| {
             self.by_reference
                 .find(self.hash(reference.as_str().as_bytes()))
         });
         let Some(few) = few else {
-            let slots = self.order.after(begin, &self.blocks);
-            return Box::new(slots.filter_map(|slot| self.in_slot(slot)));
+            return match query.order {
+                RedemptionOrder::Oldest => {
+                    let slots = self.order.after(begin, &self.blocks);
+                    Box::new(slots.filter_map(|slot| self.in_slot(slot)))
+                }
+                RedemptionOrder::Newest => {
+                    let latest = self.latest(end);
+                    Box::new(latest.take_while(move |packed| packed.change() > begin))
+                }
+            };
         };
         let found = few.filter_map(|slot| self.in_slot(slot));
-        let mut found: Vec<_> = found.filter(|packed| packed.change() > begin).collect();
-        found.sort_unstable_by_key(|packed| packed.change());
+        let mut found: Vec<_> = found
+            .filter(|packed| packed.change() > begin && packed.change() < end)
+            .collect();
+        match query.order {
+            RedemptionOrder::Oldest => found.sort_unstable_by_key(|packed| packed.change()),
+            RedemptionOrder::Newest => {
+                found.sort_unstable_by_key(|packed| Reverse(packed.change()))
+            }
+        }
         Box::new(found.into_iter())
     }
 

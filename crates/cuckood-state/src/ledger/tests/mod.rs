@@ -92,8 +92,12 @@ impl Model {
     }
 
     fn found(&self, query: &RedemptionQuery) -> Vec<Redemption> {
-        self.in_order()
-            .into_iter()
+        let mut all = self.in_order();
+        match query.order {
+            RedemptionOrder::Oldest => {}
+            RedemptionOrder::Newest => all.reverse(),
+        }
+        all.into_iter()
             .map(|changed| &changed.redemption)
             .filter(|redemption| {
                 let reference = query.reference.as_ref();
@@ -455,8 +459,18 @@ impl Twins {
         ledger.order.check(&ledger.blocks);
     }
 
-    /// All pages of a query together equal one scan of the model.
+    /// All pages of a query together equal one scan of the model, in both orders.
     fn check_query(&self, query: &RedemptionQuery, limit: usize, looked_at_max: usize) {
+        for order in [RedemptionOrder::Oldest, RedemptionOrder::Newest] {
+            let query = RedemptionQuery {
+                order,
+                ..query.clone()
+            };
+            self.check_order(&query, limit, looked_at_max);
+        }
+    }
+
+    fn check_order(&self, query: &RedemptionQuery, limit: usize, looked_at_max: usize) {
         let is_wanted = |redemption: &Redemption| {
             let is_wanted = query
                 .status
@@ -540,6 +554,7 @@ proptest! {
             reference: Some(hold(0, reference, 0, 0).reference),
             status: status.map(|status| STATUSES[status]),
             changed_after: changed_after.map(Timestamp),
+            order: RedemptionOrder::Oldest,
         };
         let all = RedemptionQuery { reference: None, ..by_reference.clone() };
         for (number, step) in steps.iter().enumerate() {
@@ -669,6 +684,39 @@ fn crowded_reference_is_found_in_order() {
     twins.take(&Step::Restart);
     assert!(!is_crowded(&twins.ledger, &query(0)));
     twins.check_query(&query(0), 10, 20);
+}
+
+/// A list of the newest redemptions goes back from where a page ended: new changes neither repeat nor hide others.
+#[test]
+fn newest_pages_ignore_later_changes() {
+    let mut twins = Twins::new();
+    for number in 0..6 {
+        twins.now += 1;
+        twins.redeem(3 * number, number, None);
+    }
+    let query = RedemptionQuery {
+        order: RedemptionOrder::Newest,
+        ..RedemptionQuery::default()
+    };
+    let mut expected = twins.model.found(&query);
+    let moved = expected.remove(4);
+    let page = |twins: &Twins, after| {
+        twins
+            .ledger
+            .page(&query, after, 2, 100, |found| Some(found.clone()))
+    };
+    let first = page(&twins, None);
+    twins.now += 1;
+    twins.settle(Redemption {
+        status: RedemptionStatus::Cancelled,
+        changed_at: Timestamp(twins.now),
+        ..moved
+    });
+    let second = page(&twins, first.next);
+    let third = page(&twins, second.next);
+    assert!(third.next.is_none());
+    let pages = [first, second, third].map(|page| page.redemptions);
+    assert_eq!(pages.concat(), expected);
 }
 
 /// A made-up image can't make lookups slow.

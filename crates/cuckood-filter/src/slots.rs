@@ -15,7 +15,10 @@ pub(crate) const STATE_BITS: u32 = 2;
 pub(crate) const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 
 /// The tags that are not forgotten: `len` of them, from the oldest step's on, around the ring.
+///
+/// Aligned, so that one load and one register pass it to each lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(4))]
 pub(crate) struct LiveTags {
     pub(crate) first: u8,
     pub(crate) len: u8,

@@ -344,6 +344,9 @@ impl Tables {
         self.newest().copy().is_some() && self.copy_more(buckets)
     }
 
+    /// A separate function, so that changes of tables that are not copied need no stack.
+    #[cold]
+    #[inline(never)]
     fn copy_more(&mut self, buckets: u64) -> bool {
         let Some(copy) = self.newest_mut().copy_on(buckets) else {
             return false;

@@ -97,7 +97,7 @@ pub(crate) trait Kernel: 'static {
         let untagged_bits = plan.bits + plan.spare_bits;
         let slot_bits = untagged_bits + plan.tag_bits;
         match (plan.mode, plan.tag_bits, plan.is_first()) {
-            (Mode::Strict, ..) => Self::of::<KindOf<StrictShape, Whole>>(),
+            (Mode::Strict, ..) => Self::of::<StrictKind>(),
             (Mode::Compact, 0, true) => with_widths!(
                 Nested<true, false>, untagged_bits, Plain,
                 4: 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 32, 2: 8 12 16 32, 8: 8 12 16 32
@@ -288,6 +288,9 @@ pub(crate) struct KindOf<S, P> {
     place: P,
 }
 
+/// The kind of every strict table.
+pub(crate) type StrictKind = KindOf<StrictShape, Whole>;
+
 impl<S: Shape, P: Placement> TableKind for KindOf<S, P> {
     type Shape = S;
     type Place = P;
@@ -338,7 +341,7 @@ impl Table {
 
     /// The kind of a strict table.
     #[inline(always)]
-    pub(crate) fn strict_kind(&self) -> KindOf<StrictShape, Whole> {
+    pub(crate) fn strict_kind(&self) -> StrictKind {
         debug_assert!(self.plan.mode == Mode::Strict);
         TableKind::of(self, LiveTags::NONE)
     }

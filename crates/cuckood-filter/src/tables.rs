@@ -237,6 +237,7 @@ impl Tables {
     }
 
     /// Shrinks to the first table if no item is left.
+    #[inline(never)]
     pub(crate) fn shrink_if_empty(&mut self) {
         if self.items() == 0 && !self.is_as_created() {
             self.start_over(self.first);

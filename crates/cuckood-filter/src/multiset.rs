@@ -55,6 +55,7 @@ impl Multiset {
             .map_or_else(|| self.tables.items(), |steps| steps.live_items())
     }
 
+    #[inline(always)]
     fn live(&self) -> LiveTags {
         self.tables
             .steps
@@ -76,33 +77,55 @@ impl Multiset {
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         digest: Digest,
         if_absent: bool,
     ) -> Result<InsertOutcome, Full> {
-        if if_absent || self.tables.tables.len() > 1 {
-            let copies = self.count(digest);
-            if if_absent && copies > 0 {
-                return Ok(InsertOutcome::Present(SlotState::Available));
-            }
-            if copies >= self.tables.newest().plan().copies_max() {
+        if (if_absent || self.tables.tables.len() > 1)
+            && let Some(rejected) = self.reject(digest, if_absent)
+        {
+            return Ok(rejected);
+        }
+        match self.try_insert(digest) {
+            Ok(outcome) => Ok(outcome),
+            Err(NoPath) => self.insert_growing(digest),
+        }
+    }
+
+    /// Returns the outcome if a copy is not to be added because of those that exist.
+    #[inline(never)]
+    fn reject(&self, digest: Digest, if_absent: bool) -> Option<InsertOutcome> {
+        let copies = self.count(digest);
+        if if_absent && copies > 0 {
+            Some(InsertOutcome::Present(SlotState::Available))
+        } else {
+            (copies >= self.tables.newest().plan().copies_max()).then_some(InsertOutcome::Saturated)
+        }
+    }
+
+    #[inline(always)]
+    fn try_insert(&mut self, digest: Digest) -> Result<InsertOutcome, NoPath> {
+        let tag = self.tag();
+        let stored = self.store(digest, tag)?;
+        self.tables.copy_on(BUCKETS_COPIED);
+        Ok(self.note(tag, stored))
+    }
+
+    /// Adds a copy of an item that found no place. It is a separate function, so that the usual case needs little stack.
+    #[cold]
+    #[inline(never)]
+    fn insert_growing(&mut self, digest: Digest) -> Result<InsertOutcome, Full> {
+        loop {
+            // A table that counts as full is not searched, so it has not reported that its buckets are full of copies.
+            if self.count(digest) >= self.tables.newest().plan().copies_max() {
                 return Ok(InsertOutcome::Saturated);
             }
-        }
-        loop {
+            self.make_room()?;
             // Freeing slots may empty the filter, which drops its tags.
-            let tag = self.tag();
-            match self.store(digest, tag) {
-                Ok(stored) => {
-                    self.tables.copy_on(BUCKETS_COPIED);
-                    return Ok(self.note(tag, stored));
-                }
-                // A table that counts as full is not searched, so it has not reported that its buckets are full of copies.
-                Err(NoPath) if self.count(digest) >= self.tables.newest().plan().copies_max() => {
-                    return Ok(InsertOutcome::Saturated);
-                }
-                Err(NoPath) => self.make_room()?,
+            if let Ok(outcome) = self.try_insert(digest) {
+                return Ok(outcome);
             }
         }
     }
@@ -112,30 +135,40 @@ impl Multiset {
     ///
     /// A filter that forgets stores it in the newest table, so that older ones empty. Only if copies crowd its buckets there, it takes a
     /// free slot of an older one ([`GrowthRule::Paced`]): without that, each table would be appended after a few items.
+    #[inline(always)]
     fn store(&mut self, digest: Digest, tag: u64) -> Result<Stored, NoPath> {
         let live = self.live();
-        let is_fixed = self.tables.growth == Growth::Fixed;
-        let overflows = self.tables.rule() == GrowthRule::Paced;
-        let Some((newest, older)) = self.tables.tables.split_last_mut() else {
-            return Err(NoPath);
-        };
-        let mut insert_in_older = || {
-            let mut with_room = older.iter_mut().filter(|table| table.room() > 0);
-            with_room
-                .find_map(|table| table.insert_free(digest, tag, live))
-                .ok_or(NoPath)
-        };
         let forgets = self.tables.steps.is_some();
-        if !forgets && let Ok(stored) = insert_in_older() {
+        if !forgets
+            && self.tables.tables.len() > 1
+            && let Ok(stored) = self.store_in_older(digest, tag)
+        {
             return Ok(stored);
         }
+        let is_fixed = self.tables.growth == Growth::Fixed;
+        let newest = self.tables.newest_mut();
         if !is_fixed && newest.room() == 0 {
             return Err(NoPath);
         }
         match newest.insert(digest, tag, live) {
-            Err(NoPath) if forgets && overflows => insert_in_older(),
+            Err(NoPath) if forgets && self.tables.rule() == GrowthRule::Paced => {
+                self.store_in_older(digest, tag)
+            }
             stored => stored,
         }
+    }
+
+    /// Stores a copy in an older table if its place there is free.
+    #[inline(never)]
+    fn store_in_older(&mut self, digest: Digest, tag: u64) -> Result<Stored, NoPath> {
+        let live = self.live();
+        let Some((_, older)) = self.tables.tables.split_last_mut() else {
+            return Err(NoPath);
+        };
+        let mut with_room = older.iter_mut().filter(|table| table.room() > 0);
+        with_room
+            .find_map(|table| table.insert_free(digest, tag, live))
+            .ok_or(NoPath)
     }
 
     /// Frees slots in the newest table, or replaces it, or appends another.
@@ -173,13 +206,21 @@ impl Multiset {
     }
 
     /// The tag of items that are added now.
+    #[inline(always)]
     fn tag(&mut self) -> u64 {
+        match &self.tables.steps {
+            None => 0,
+            Some(steps) => steps.tag().unwrap_or_else(|| self.begin_step()),
+        }
+    }
+
+    /// Returns the tag of a step that has none yet.
+    #[cold]
+    #[inline(never)]
+    fn begin_step(&mut self) -> u64 {
         let Some(steps) = &mut self.tables.steps else {
             return 0;
         };
-        if let Some(tag) = steps.tag() {
-            return tag;
-        }
         let tag = steps.begin().or_else(|| {
             // Few commands arrived, so a step whose tag is needed still has items.
             self.retire(u64::MAX);
@@ -208,28 +249,24 @@ impl Multiset {
     }
 
     /// Removes a copy of an item: the one that was added last to the newest table that has any. Returns whether there was one.
+    #[inline]
     pub(crate) fn remove(&mut self, digest: Digest) -> bool {
         let live = self.live();
-        let Some(tag) = self
-            .tables
-            .tables
-            .iter_mut()
-            .rev()
-            .find_map(|table| table.remove(digest, live))
-        else {
-            return false;
-        };
-        self.tables
-            .steps
-            .iter_mut()
-            .for_each(|steps| steps.discount(tag));
-        self.after_remove();
-        true
-    }
-
-    fn after_remove(&mut self) {
-        self.tables.copy_on(BUCKETS_COPIED);
-        self.tables.shrink_if_empty();
+        for table in self.tables.tables.iter_mut().rev() {
+            let Some(tag) = table.remove(digest, live) else {
+                continue;
+            };
+            let is_empty = table.items() == 0;
+            if let Some(steps) = &mut self.tables.steps {
+                steps.discount(tag);
+            }
+            self.tables.copy_on(BUCKETS_COPIED);
+            if is_empty {
+                self.tables.shrink_if_empty();
+            }
+            return true;
+        }
+        false
     }
 
     /// Removes one copy of each item if there is only the first table, without tags. Returns for each whether there was one.
@@ -242,7 +279,8 @@ impl Multiset {
         }
         let mut removed = Vec::with_capacity(digests.len());
         only.remove_many(digests, &mut removed);
-        self.after_remove();
+        self.tables.copy_on(BUCKETS_COPIED);
+        self.tables.shrink_if_empty();
         Some(removed)
     }
 

@@ -174,7 +174,8 @@ impl TableView<'_> {
     pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
             Mode::Compact => {
-                self.published.first.contains(digest, self.live) || self.is_in_others(digest)
+                self.published.first.contains(digest, self.live)
+                    || (!self.published.others.is_empty() && self.is_in_others(digest))
             }
             Mode::Strict => self.state(digest).is_some_and(accepts),
         }

@@ -1,5 +1,8 @@
 //! How slots of any width are stored in words, packed without gaps, and how many of them are compared at a time (SWAR).
 //!
+//! A bucket of four 14-bit slots may reach into a second word, so a lookup takes 92 instructions; with 16-bit slots it takes 69. Padding
+//! each bucket to a word would save those, but take 14% more memory, so buckets are packed.
+//!
 //! The low bits of a slot may be a tag: the step in which its copy was added. Which tags are live depends on the step of the observer.
 
 /// Slots of a bucket of a strict table.
@@ -15,7 +18,10 @@ pub(crate) const STATE_BITS: u32 = 2;
 pub(crate) const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 
 /// The tags that are not forgotten: `len` of them, from the oldest step's on, around the ring.
+///
+/// Aligned, so that one load and one register pass it to each lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(4))]
 pub(crate) struct LiveTags {
     pub(crate) first: u8,
     pub(crate) len: u8,
@@ -134,12 +140,16 @@ impl Lanes {
         self.zero(part ^ value.wrapping_mul(self.ones))
     }
 
-    /// Returns whether any slot of `part` holds `value`. Cheaper than to find out which: a borrow may mark a slot by mistake, but only
-    /// above one that is really equal.
+    /// Marks the lowest slot of `part` that holds `value`: the lowest mark is exact, others are not. Cheaper than [`Lanes::equal`].
     #[inline(always)]
-    pub(crate) const fn any_equal(&self, part: u64, value: u64) -> bool {
-        let differences = part ^ value.wrapping_mul(self.ones);
-        differences.wrapping_sub(self.ones) & !differences & self.tops != 0
+    pub(crate) const fn lowest_equal(&self, part: u64, value: u64) -> u64 {
+        self.lowest_zero(part ^ value.wrapping_mul(self.ones))
+    }
+
+    /// Marks the lowest slot of `part` that is zero. A borrow may mark a slot by mistake, but only above one that is really zero.
+    #[inline(always)]
+    pub(crate) const fn lowest_zero(&self, part: u64) -> u64 {
+        part.wrapping_sub(self.ones) & !part & self.tops
     }
 
     /// Marks the slots of `part` that are zero: the top bit of each. It is exact, since no carry passes from one slot to the next.
@@ -149,11 +159,32 @@ impl Lanes {
         !(((part & low) + low) | part) & self.tops
     }
 
-    /// The number, within its part, of the lowest slot that [`Lanes::equal`] or [`Lanes::zero`] has marked. If none is marked, it is
-    /// past the last slot.
+    /// The number, within its part, of the lowest marked slot.
     #[inline(always)]
     pub(crate) const fn lowest(&self, marks: u64) -> u32 {
         marks.trailing_zeros() / self.bits
+    }
+
+    /// The position of a part's lowest mark in its bucket. Those of one bucket compare like their slots, without a division.
+    #[inline(always)]
+    pub(crate) const fn first_mark(&self, part: u32, marks: u64) -> u32 {
+        part * 64 + marks.trailing_zeros()
+    }
+
+    /// The position that no mark has.
+    #[inline(always)]
+    pub(crate) const fn no_mark(&self) -> u32 {
+        self.parts() * 64
+    }
+
+    /// The slot with the mark at this position.
+    #[inline(always)]
+    pub(crate) const fn marked_slot(&self, mark: u32) -> Option<u32> {
+        if mark < self.no_mark() {
+            Some(mark / 64 * self.part_slots + mark % 64 / self.bits)
+        } else {
+            None
+        }
     }
 }
 
@@ -167,10 +198,10 @@ pub(crate) trait Shape: Copy {
 
     fn lanes(&self) -> Lanes;
 
-    /// Marks the slots of `part` that may be written to.
+    /// Marks the slots of `part` that may be written to. Without tags, only the lowest mark is exact.
     #[inline(always)]
     fn vacant(&self, part: u64) -> u64 {
-        self.lanes().zero(part)
+        self.lanes().lowest_zero(part)
     }
 
     /// Marks the slots of `part` that hold `value`, whatever their tags.
@@ -179,10 +210,16 @@ pub(crate) trait Shape: Copy {
         self.lanes().equal(part, value)
     }
 
+    /// Marks the lowest slot of `part` that holds `value`: the lowest mark is exact, others may not be.
+    #[inline(always)]
+    fn lowest_held(&self, part: u64, value: u64) -> u64 {
+        self.lanes().lowest_equal(part, value)
+    }
+
     /// Returns whether any slot of `part` holds `value`.
     #[inline(always)]
     fn any_held(&self, part: u64, value: u64) -> bool {
-        self.lanes().any_equal(part, value)
+        self.lowest_held(part, value) != 0
     }
 }
 
@@ -266,8 +303,8 @@ impl<S: Shape> Shape for Tagged<S> {
     }
 
     #[inline(always)]
-    fn any_held(&self, part: u64, value: u64) -> bool {
-        self.held(part, value) != 0
+    fn lowest_held(&self, part: u64, value: u64) -> u64 {
+        self.held(part, value)
     }
 }
 
@@ -332,6 +369,11 @@ impl<S: Shape> Shape for Live<S> {
     }
 
     #[inline(always)]
+    fn lowest_held(&self, part: u64, value: u64) -> u64 {
+        self.held(part, value)
+    }
+
+    #[inline(always)]
     fn any_held(&self, part: u64, value: u64) -> bool {
         // Most items that are absent collide with no item of any step.
         let marks = self.tagged.held(part, value);
@@ -358,8 +400,9 @@ mod tests {
                 let marks = |wanted: u64| (0..slots).filter(|&lane| values[lane] == wanted)
                     .fold(0_u64, |marks, lane| marks | 1 << (lane as u32 * bits + bits - 1));
                 prop_assert_eq!(lanes.equal(part, value), marks(value));
-                prop_assert_eq!(lanes.any_equal(part, value), marks(value) != 0);
                 prop_assert_eq!(lanes.zero(part), marks(0));
+                prop_assert_eq!(lanes.lowest_equal(part, value).trailing_zeros(), marks(value).trailing_zeros());
+                prop_assert_eq!(lanes.lowest_zero(part).trailing_zeros(), marks(0).trailing_zeros());
             }
         }
     }

@@ -97,7 +97,7 @@ pub(crate) trait Kernel: 'static {
         let untagged_bits = plan.bits + plan.spare_bits;
         let slot_bits = untagged_bits + plan.tag_bits;
         match (plan.mode, plan.tag_bits, plan.is_first()) {
-            (Mode::Strict, ..) => Self::of::<KindOf<StrictShape, Whole>>(),
+            (Mode::Strict, ..) => Self::of::<StrictKind>(),
             (Mode::Compact, 0, true) => with_widths!(
                 Nested<true, false>, untagged_bits, Plain,
                 4: 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 32, 2: 8 12 16 32, 8: 8 12 16 32
@@ -194,54 +194,44 @@ pub(crate) trait TableKind: Copy {
         copies
     }
 
-    /// Returns the bucket and slot of an item, and the slot's value. The bucket can't be predicted, so it is selected without a branch.
+    /// Returns the bucket and slot of an item without a tag, and the slot's value, which is the probe's. The bucket can't be predicted, so it
+    /// is selected without a branch.
     #[inline(always)]
     fn locate(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32, u64)> {
         let lanes = self.lanes();
         let mut marks = 0;
-        let mut bits = 0;
         let mut bucket = 0;
         let mut part = 0;
         for this_bucket in probe.buckets.into_iter().rev() {
             for this_part in (0..lanes.parts()).rev() {
-                let these_bits = self.part(words, this_bucket, this_part);
-                let these_marks = self.shape().held(these_bits, probe.value);
+                let bits = self.part(words, this_bucket, this_part);
+                let these_marks = self.shape().lowest_held(bits, probe.value);
                 let here = these_marks != 0;
                 marks = select_unpredictable(here, these_marks, marks);
-                bits = select_unpredictable(here, these_bits, bits);
                 bucket = select_unpredictable(here, this_bucket, bucket);
                 part = select_unpredictable(here, this_part, part);
             }
         }
-        if marks == 0 {
-            return None;
-        }
-        let lane = lanes.lowest(marks);
-        let held = (bits >> (lane * lanes.bits)) & lanes.slot_mask();
-        Some((bucket, part * lanes.part_slots + lane, held))
+        let slot = part * lanes.part_slots + lanes.lowest(marks);
+        (marks != 0).then_some((bucket, slot, probe.value))
     }
 
-    /// The first vacant slot of a bucket, or the number of its slots if none is vacant.
+    /// The mark of the first vacant slot of a bucket, or [`Lanes::no_mark`] if none is vacant.
     #[inline(always)]
     fn first_vacant(&self, words: &[AtomicU64], bucket: u64) -> u32 {
         let lanes = self.lanes();
-        let mut slot = lanes.slots;
+        let mut first = lanes.no_mark();
         for part in (0..lanes.parts()).rev() {
             let marks = self.shape().vacant(self.part(words, bucket, part));
-            slot = select_unpredictable(
-                marks != 0,
-                part * lanes.part_slots + lanes.lowest(marks),
-                slot,
-            );
+            first = select_unpredictable(marks != 0, lanes.first_mark(part, marks), first);
         }
-        slot
+        first
     }
 
     /// The first vacant slot of a bucket, if there is one.
     #[inline(always)]
     fn vacant(&self, words: &[AtomicU64], bucket: u64) -> Option<u32> {
-        let slot = self.first_vacant(words, bucket);
-        (slot < self.lanes().slots).then_some(slot)
+        self.lanes().marked_slot(self.first_vacant(words, bucket))
     }
 
     /// A vacant slot in one of an item's two buckets: the lower of the two first vacant ones. That is mostly in the emptier bucket, so
@@ -252,9 +242,9 @@ pub(crate) trait TableKind: Copy {
         let first = self.first_vacant(words, probe.buckets[0]);
         let second = self.first_vacant(words, probe.buckets[1]);
         let in_second = second < first;
-        let slot = select_unpredictable(in_second, second, first);
         let bucket = select_unpredictable(in_second, probe.buckets[1], probe.buckets[0]);
-        (slot < self.lanes().slots).then_some((bucket, slot))
+        let slot = self.lanes().marked_slot(first.min(second))?;
+        Some((bucket, slot))
     }
 
     /// The value of a slot; zero if it is free.
@@ -287,6 +277,9 @@ pub(crate) struct KindOf<S, P> {
     shape: S,
     place: P,
 }
+
+/// The kind of every strict table.
+pub(crate) type StrictKind = KindOf<StrictShape, Whole>;
 
 impl<S: Shape, P: Placement> TableKind for KindOf<S, P> {
     type Shape = S;
@@ -338,7 +331,7 @@ impl Table {
 
     /// The kind of a strict table.
     #[inline(always)]
-    pub(crate) fn strict_kind(&self) -> KindOf<StrictShape, Whole> {
+    pub(crate) fn strict_kind(&self) -> StrictKind {
         debug_assert!(self.plan.mode == Mode::Strict);
         TableKind::of(self, LiveTags::NONE)
     }

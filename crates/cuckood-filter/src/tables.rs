@@ -237,6 +237,7 @@ impl Tables {
     }
 
     /// Shrinks to the first table if no item is left.
+    #[inline(never)]
     pub(crate) fn shrink_if_empty(&mut self) {
         if self.items() == 0 && !self.is_as_created() {
             self.start_over(self.first);
@@ -344,6 +345,9 @@ impl Tables {
         self.newest().copy().is_some() && self.copy_more(buckets)
     }
 
+    /// A separate function, so that changes of tables that are not copied need no stack.
+    #[cold]
+    #[inline(never)]
     fn copy_more(&mut self, buckets: u64) -> bool {
         let Some(copy) = self.newest_mut().copy_on(buckets) else {
             return false;

@@ -6,8 +6,8 @@ use crate::hash::Digest;
 use crate::layout::{FIXED_SEARCH_MIN, GrowthRule};
 use crate::place::{Placement, Probe};
 use crate::plan::TablePlan;
-use crate::slots::{LiveTags, Shape};
-use crate::table::{Kernel, Table, TableKind};
+use crate::slots::{Lanes, LiveTags, Shape};
+use crate::table::{Kernel, StrictKind, Table, TableKind};
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ impl TableWriter {
         live: LiveTags,
     ) -> Result<Stored, NoPath> {
         let kind = K::of(&self.table, live);
-        self.store(kind, kind.place().probe(digest), tag)
+        self.store(kind, kind.place().probe(digest), tag, live)
     }
 
     /// Inserts an item with this tag if one of its buckets has a vacant slot.
@@ -222,7 +222,7 @@ impl TableWriter {
         let kind = K::of(&table, live);
         table.for_each_group(kind, digests, |probes| {
             for probe in probes {
-                match self.store(kind, *probe, tag) {
+                match self.store(kind, *probe, tag, live) {
                     Ok(effect) => stored.push(effect),
                     Err(NoPath) => return ControlFlow::Break(()),
                 }
@@ -273,9 +273,10 @@ impl TableWriter {
     #[inline(always)]
     fn take<K: TableKind>(&mut self, kind: K, found: Option<(u64, u32, u64)>) -> Option<u64> {
         let (bucket, slot, held) = found?;
-        self.change_slot(kind, bucket, slot, held, 0);
         self.set_items(self.items - 1);
-        Some(self.tag(held))
+        let tag = if K::Place::AGES { self.tag(held) } else { 0 };
+        self.change_slot(kind, bucket, slot, held, 0);
+        Some(tag)
     }
 
     #[inline(always)]
@@ -349,10 +350,16 @@ impl TableWriter {
 
     /// Stores an item with this tag unless both its buckets are full of colliding copies.
     #[inline(always)]
-    fn store<K: TableKind>(&mut self, kind: K, probe: Probe, tag: u64) -> Result<Stored, NoPath> {
+    fn store<K: TableKind>(
+        &mut self,
+        kind: K,
+        probe: Probe,
+        tag: u64,
+        live: LiveTags,
+    ) -> Result<Stored, NoPath> {
         let value = probe.value | tag;
         let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else {
-            return self.relocate(probe.buckets[1], value, kind);
+            return self.relocate::<K>(probe.buckets[1], value, live);
         };
         Ok(self.fill_vacant(kind, bucket, slot, value))
     }
@@ -365,8 +372,9 @@ impl TableWriter {
         } else {
             0
         };
+        let stored = self.note_stored(replaced);
         self.change_slot(kind, bucket, slot, replaced, value);
-        self.note_stored(replaced)
+        stored
     }
 
     #[inline(always)]
@@ -379,14 +387,15 @@ impl TableWriter {
     }
 
     /// Frees a slot for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
-    /// colliding copies. It is a separate function so that the usual case needs no stack.
+    /// colliding copies. It is a separate function, and makes the kind again, so that the usual case needs no stack.
     #[inline(never)]
     fn relocate<K: TableKind>(
         &mut self,
         bucket: u64,
         value: u64,
-        kind: K,
+        live: LiveTags,
     ) -> Result<Stored, NoPath> {
+        let kind = K::of(&self.table, live);
         let probe = Probe {
             value,
             buckets: [kind.place().other(bucket, value), bucket],
@@ -478,15 +487,13 @@ impl TableWriter {
     ) -> Result<Option<u64>, NoPath> {
         let kind = self.table.strict_kind();
         let probe = kind.place().probe(digest);
-        match self.table.get_and_vacant(&probe) {
+        let value = probe.value | tag;
+        let stored = match self.table.get_and_vacant(&probe) {
             (Some(held), _) => return Ok(Some(held)),
-            (None, Some((bucket, slot))) => {
-                self.change_slot(kind, bucket, slot, 0, probe.value | tag);
-                self.set_items(self.items + 1);
-            }
-            (None, None) => _ = self.relocate(probe.buckets[1], probe.value | tag, kind)?,
-        }
-        Ok(None)
+            (None, Some((bucket, slot))) => Ok(self.fill_vacant(kind, bucket, slot, value)),
+            (None, None) => self.relocate::<StrictKind>(probe.buckets[1], value, LiveTags::NONE),
+        };
+        stored.map(|_| None)
     }
 
     /// Changes the tag of an item of a strict table in place, or removes the item.
@@ -512,7 +519,9 @@ impl TableWriter {
         }
     }
 
-    /// Replaces the value `held` of a slot by another. A slot may start in one word and end in the next.
+    /// Replaces the value `held` of a slot by another.
+    ///
+    /// Callers do all else before: nothing then has to outlive the call for watched tables, and the usual case needs no stack.
     #[inline(always)]
     fn change_slot<K: TableKind>(
         &mut self,
@@ -523,38 +532,52 @@ impl TableWriter {
         value: u64,
     ) {
         debug_assert_eq!(kind.slot(&self.table.words, bucket, slot), held);
-        let lanes = kind.lanes();
+        if self.watch.is_some() {
+            self.change_watched_slot(bucket, slot, held, value);
+        } else {
+            self.change_words(kind.lanes(), bucket, slot, held ^ value);
+        }
+    }
+
+    /// [`Self::change_slot`] of a table that is copied or in a snapshot.
+    #[inline(never)]
+    fn change_watched_slot(&mut self, bucket: u64, slot: u32, held: u64, value: u64) {
+        let lanes = self.table.lanes;
         let (word, shift) = lanes.position(bucket, slot);
-        let change = held ^ value;
+        self.keep_for_undo(word);
+        if shift + lanes.bits > 64 {
+            self.keep_for_undo(word + 1);
+        }
+        self.change_words(lanes, bucket, slot, held ^ value);
+        self.after_watched_change(bucket, held, value);
+    }
+
+    /// Changes the words of a slot, which may start in one and end in the next.
+    #[inline(always)]
+    fn change_words(&mut self, lanes: Lanes, bucket: u64, slot: u32, change: u64) {
+        let (word, shift) = lanes.position(bucket, slot);
         self.change_word(word, change << shift);
         if lanes.straddles() && shift + lanes.bits > 64 {
             self.change_word(word + 1, change >> (64 - shift));
-        }
-        if self.watch.is_some() {
-            self.after_watched_change(bucket, held, value);
         }
     }
 
     #[inline(always)]
     fn change_word(&mut self, word: usize, change: u64) {
-        let before = self.table.words[word].load(Relaxed);
         self.changes = self.changes.wrapping_add(1);
-        if self.watch.is_some() {
-            self.keep_for_undo(word, before);
-        }
-        self.table.words[word].store(before ^ change, Release);
+        let word = &self.table.words[word];
+        word.store(word.load(Relaxed) ^ change, Release);
     }
 
-    /// Adds a word's old value to the undo log. It is a separate function so that the usual case needs no stack.
-    #[inline(never)]
-    fn keep_for_undo(&mut self, word: usize, before: u64) {
+    /// Adds a word's value to the undo logs, before it is changed.
+    fn keep_for_undo(&mut self, word: usize) {
         let Some(watch) = &mut self.watch else { return };
+        let before = self.table.words[word].load(Relaxed);
         watch.undos.iter().for_each(|undo| undo.push(word, before));
         watch.release_undos();
     }
 
     /// Repeats the change of a bucket that was already copied. Stops watching a table that is neither copied nor in a snapshot.
-    #[inline(never)]
     fn after_watched_change(&mut self, bucket: u64, held: u64, value: u64) {
         let Some(watch) = &self.watch else { return };
         if watch.copy.is_none() && watch.undos.is_empty() {
@@ -616,6 +639,7 @@ impl TableWriter {
         for (word, bytes) in (first..).zip(words) {
             let value = u64::from_le_bytes(*bytes);
             if value != 0 {
+                self.keep_for_undo(word);
                 self.change_word(word, value);
             }
         }

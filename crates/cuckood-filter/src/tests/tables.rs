@@ -1,6 +1,6 @@
 //! Tables of every kind against a model: stored items are found, and all lookups agree.
 
-use crate::chunk::TableId;
+use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
 use crate::layout::Mode;
 use crate::plan::TablePlan;
@@ -109,8 +109,39 @@ fn words(table: &Table) -> Vec<u64> {
     table.words.iter().map(|word| word.load(Relaxed)).collect()
 }
 
+fn chunks(mut frozen: FrozenTable) -> Vec<Vec<u8>> {
+    let mut chunks = vec![Vec::new()];
+    while frozen.next_chunk(chunks.last_mut().unwrap()) {
+        chunks.push(Vec::new());
+    }
+    chunks
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 64 }))]
+
+    /// A table in a snapshot changes like any other, and the snapshot has its content from before.
+    #[test]
+    fn frozen_tables_change_like_others(
+        plan in plans(),
+        before in proptest::collection::vec(0_u64..600, 0..600),
+        after in proptest::collection::vec((any::<bool>(), 0_u64..600), 0..600),
+    ) {
+        let [mut plain, mut frozen, mut untouched] = [(); 3].map(|()| filled(plan, &before).0);
+        let snapshot = frozen.freeze(&Default::default());
+        for (adds, item) in after {
+            for writer in [&mut plain, &mut frozen] {
+                if adds {
+                    add(writer, item);
+                } else if contains(&writer.table, item) {
+                    remove(writer, item);
+                }
+            }
+        }
+        prop_assert!(words(&plain.table) == words(&frozen.table));
+        prop_assert_eq!((plain.changes, plain.items()), (frozen.changes, frozen.items()));
+        prop_assert!(chunks(snapshot) == chunks(untouched.freeze(&Default::default())));
+    }
 
     /// A table of any kind finds every item that it has taken, and all ways to look one up agree.
     #[test]

@@ -294,13 +294,20 @@ impl Filter {
                     Err(full) => {
                         let of = digests.iter().zip(&outcomes).rev();
                         let added = of.filter(|(_, outcome)| **outcome == InsertOutcome::Added);
-                        added.for_each(|(&digest, _)| _ = self.remove(digest));
+                        added.for_each(|(&digest, _)| self.take_back(digest));
                         return Err(full);
                     }
                 }
             }
         }
         Ok(outcomes)
+    }
+
+    fn take_back(&mut self, digest: Digest) {
+        match &mut self.0 {
+            Structure::Multiset(filter) => filter.take_back(digest),
+            Structure::Set(filter) => _ = filter.remove(digest),
+        }
     }
 
     /// Adds one item: [`Self::insert_many`] of one.

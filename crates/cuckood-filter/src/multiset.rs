@@ -251,7 +251,21 @@ impl Multiset {
     /// Removes a copy of an item: the one that was added last to the newest table that has any. Returns whether there was one.
     #[inline]
     pub(crate) fn remove(&mut self, digest: Digest) -> bool {
-        let live = self.live();
+        self.remove_live(digest, self.live())
+    }
+
+    /// Takes back the copy of an item that was just added. If that is in an older table, [`Self::remove`] would take one of an earlier step,
+    /// and the item would be forgotten too late.
+    pub(crate) fn take_back(&mut self, digest: Digest) {
+        let present = match (&self.tables.steps, self.tables.rule()) {
+            (Some(steps), GrowthRule::Paced) => steps.tag().map(LiveTags::only),
+            (Some(_), GrowthRule::Immediate) | (None, _) => None,
+        };
+        self.remove_live(digest, present.unwrap_or_else(|| self.live()));
+    }
+
+    #[inline(always)]
+    fn remove_live(&mut self, digest: Digest, live: LiveTags) -> bool {
         for table in self.tables.tables.iter_mut().rev() {
             let Some(tag) = table.remove(digest, live) else {
                 continue;

@@ -36,6 +36,15 @@ impl LiveTags {
         len: 0,
         all: true,
     };
+
+    /// One tag.
+    pub(crate) const fn only(tag: u64) -> Self {
+        Self {
+            first: tag as u8,
+            len: 1,
+            all: false,
+        }
+    }
 }
 
 /// The geometry of a table's buckets. A bucket is read in parts: runs of slots that fit into one word.

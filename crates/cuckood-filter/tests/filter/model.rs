@@ -438,3 +438,39 @@ proptest! {
         run(Kind { bits, bucket_size, growth, rule, steps: Some(steps) }, capacity, begin, 760, &operations);
     }
 }
+
+/// A rejected batch changes nothing, not even the age of copies that items have in newer tables than those that it took back.
+#[test]
+fn rejected_batch_keeps_ages() {
+    let insert = |from, count, times, if_absent| Operation::Insert {
+        from,
+        count,
+        times,
+        if_absent,
+    };
+    let operations = [
+        insert(298, 63, 1, true),
+        insert(401, 77, 1, true),
+        insert(264, 18, 16, false),
+        insert(269, 167, 1, false),
+        insert(186, 75, 1, true),
+        insert(139, 4, 1, true),
+        Operation::Pass(525_600),
+        insert(611, 22, 16, false),
+        insert(0, 1, 1, true),
+        insert(226, 79, 1, true),
+        insert(16, 23, 16, false),
+        insert(0, 1, 1, true),
+        insert(48, 8, 16, false),
+        Operation::Pass(1),
+        insert(215, 95, 1, false),
+    ];
+    let kind = Kind {
+        bits: EXACT,
+        bucket_size: 8,
+        growth: Growth::Auto,
+        rule: GrowthRule::Paced,
+        steps: Some(2),
+    };
+    run(kind, 58, 0, 760, &operations);
+}

@@ -38,19 +38,27 @@ impl Turn {
         self.unmeasured = UNMEASURED_MAX;
     }
 
+    /// Notes cheap work of this many bytes. Returns whether [`Self::step`] is due.
+    #[inline]
+    pub fn is_due(&mut self, bytes: usize) -> bool {
+        self.unmeasured += bytes;
+        self.unmeasured >= UNMEASURED_MAX
+    }
+
     /// Notes cheap work of this many bytes, and lets others run if the turn is over.
     #[inline]
     pub async fn work(&mut self, bytes: usize) {
-        self.unmeasured += bytes;
-        if self.unmeasured >= UNMEASURED_MAX && self.is_over(Instant::now()) {
-            yield_now().await;
-            self.end();
+        if self.is_due(bytes) {
+            self.step().await;
         }
     }
 
     /// Follows a step of long work: lets others run if the turn is over.
     pub async fn step(&mut self) {
-        self.work(UNMEASURED_MAX).await;
+        if self.is_over(Instant::now()) {
+            yield_now().await;
+            self.end();
+        }
     }
 
     /// Whether the turn is over at `now`. One that has not started starts.

@@ -95,7 +95,9 @@ async fn hash_into(
     hashed.reserve(items.len());
     for item in items.iter() {
         hashed.push(view.digest(item)?);
-        turn.work(item.len() + ITEM_BYTES).await;
+        if turn.is_due(item.len() + ITEM_BYTES) {
+            turn.step().await;
+        }
     }
     Ok(())
 }

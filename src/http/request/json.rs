@@ -391,6 +391,9 @@ impl Faults {
     }
 }
 
+/// Items that are normalized before other tasks may run.
+const ITEMS_AT_ONCE: usize = 16;
+
 /// The digests of a list of 1 to `items_max` items. Normalization can take long, so other tasks run in between.
 pub(crate) async fn digests(
     view: &FilterView,
@@ -402,9 +405,12 @@ pub(crate) async fn digests(
     let mut faults = Faults::default();
     let mut turn = Turn::default();
     let mut digests = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        digests.push(faults.digest(view, item, || format!("/{field}/{index}")));
-        turn.work(item.bytes()).await;
+    for (number, chunk) in items.chunks(ITEMS_AT_ONCE).enumerate() {
+        let numbered = (number * ITEMS_AT_ONCE..).zip(chunk);
+        let hashed =
+            numbered.map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}")));
+        digests.extend(hashed);
+        turn.work(chunk.iter().map(Item::bytes).sum()).await;
     }
     faults.check()?;
     Ok(digests)

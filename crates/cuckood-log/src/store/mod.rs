@@ -75,7 +75,7 @@ impl Default for StoreOptions {
             ballast_bytes: 64 << 20,
             open_timeout: Duration::from_secs(25),
             preallocate_bytes: 64 << 20,
-            cache_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
             manifest_bytes_max: snapshots::MANIFEST_BYTES_MAX,
             record_sync_pause: Duration::from_millis(10),
         }

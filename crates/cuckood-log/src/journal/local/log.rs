@@ -37,8 +37,7 @@ const LAST: u8 = 1;
 const COMMIT_ROOM_BYTES: u64 = 512;
 
 /// The most bytes of a commit in one value. sled splits a leaf only when it has more than 16 values, and its cache has at least one leaf in
-/// each of 256 parts, however small it is: longer values would cost memory, shorter ones processor time. Logs of 0.1.0 have values of up to
-/// [`VALUE_BYTES_MAX`].
+/// each of 256 parts: longer values cost memory, shorter ones processor time. Logs of 0.1.0 have values of up to [`VALUE_BYTES_MAX`].
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Bytes of entries that are read together.

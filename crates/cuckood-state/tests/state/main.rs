@@ -27,3 +27,4 @@ mod staged_imports;
 mod state;
 mod statistics;
 mod uses;
+mod version_1;

@@ -185,7 +185,7 @@ impl FilterView {
     pub fn digest(&self, item: impl AsRef<[u8]>) -> Result<Digest, Unusable> {
         let item = item.as_ref();
         let normalized = match self.spec.normalization {
-            // As [`Normalization::apply`] does, but here it costs nothing.
+            // Most lists have many of these, and `apply` is not inlined here.
             Normalization::Exact | Normalization::ByDefault => return Ok(self.secret.digest(item)),
             rule @ (Normalization::Ascii | Normalization::Case | Normalization::Code) => {
                 rule.apply(item)?

@@ -4,7 +4,7 @@
 
 use crate::http::response::problem::FAULTS_MAX;
 use crate::http::response::{Code, Problem, RequestFault};
-use crate::turn::Turn;
+use crate::turn::{Turn, UNMEASURED_MAX};
 use cuckood_filter::Digest;
 use cuckood_state::FilterView;
 use cuckood_state::domain::ITEM_BYTES_MAX;
@@ -391,8 +391,8 @@ impl Faults {
     }
 }
 
-/// Items that are normalized before other tasks may run.
-const ITEMS_AT_ONCE: usize = 16;
+/// Items that are normalized before the turn is asked: even of the longest ones, no more than it allows unmeasured.
+const ITEMS_AT_ONCE: usize = UNMEASURED_MAX / ITEM_BYTES_MAX;
 
 /// The digests of a list of 1 to `items_max` items. Normalization can take long, so other tasks run in between.
 pub(crate) async fn digests(
@@ -406,10 +406,9 @@ pub(crate) async fn digests(
     let mut turn = Turn::default();
     let mut digests = Vec::with_capacity(items.len());
     for (number, chunk) in items.chunks(ITEMS_AT_ONCE).enumerate() {
-        let numbered = (number * ITEMS_AT_ONCE..).zip(chunk);
-        let hashed =
-            numbered.map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}")));
-        digests.extend(hashed);
+        for (index, item) in (number * ITEMS_AT_ONCE..).zip(chunk) {
+            digests.push(faults.digest(view, item, || format!("/{field}/{index}")));
+        }
         turn.work(chunk.iter().map(Item::bytes).sum()).await;
     }
     faults.check()?;

@@ -439,7 +439,10 @@ pub(super) async fn list(
         order,
     };
     let cursor = cursor.as_deref().filter(|cursor| !cursor.is_empty());
-    let mut next = cursor.map(|cursor| change_of(cursor, order)).transpose()?;
+    let mut next = match cursor {
+        Some(cursor) => Some(change_of(cursor, order)?),
+        None => None,
+    };
     if let Some(lines) = LineFormat::preferred(request.headers(), COLUMNS) {
         if order == RedemptionOrder::Newest {
             let detail = "NDJSON and CSV list the oldest first: omit `order`, or accept JSON";
@@ -521,10 +524,10 @@ fn change_of(cursor: &str, order: RedemptionOrder) -> Result<ChangeNumber, Probl
         RedemptionOrder::Oldest => Some(&*bytes),
         RedemptionOrder::Newest => bytes.strip_suffix(NEWEST),
     };
-    let change = change
-        .and_then(|change| change.try_into().ok())
-        .ok_or_else(query::invalid_cursor)?;
-    Ok(ChangeNumber(u64::from_be_bytes(change)))
+    match change.map(<[u8; 8]>::try_from) {
+        Some(Ok(change)) => Ok(ChangeNumber(u64::from_be_bytes(change))),
+        Some(Err(_)) | None => Err(query::invalid_cursor()),
+    }
 }
 
 /// Show a redemption

@@ -16,11 +16,12 @@
 //! Durations and deadlines go by a third clock, [`MonotonicClock`]. The engine reads no other clock than these, so a simulation can
 //! replace all of them.
 
+use arc_swap::ArcSwap;
 use cuckood_state::domain::{ClockReading, Timestamp};
 use derive_more::Display;
-use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Maximum lag of the wall clock relative to the last entry's time.
@@ -150,14 +151,20 @@ pub struct Clock {
     source: Arc<dyn Fn() -> ClockReading + Send + Sync>,
     monotonic: MonotonicClock,
     limits: ClockLimits,
-    shared: Arc<Mutex<ClockState>>,
+    shared: Arc<ClockState>,
 }
 
+/// Workers read it for every request, so reading writes nothing that they share.
 struct ClockState {
-    anchor: Anchor,
-    /// The time of readers, if it is stopped.
-    stopped_at: Option<Timestamp>,
+    anchor: ArcSwap<Anchor>,
+    /// The time of readers while it is stopped, in milliseconds since the epoch; otherwise [`RUNNING`].
+    ///
+    /// Sequentially consistent: a reader that finds the time running has read its clock before the writer stamps an entry.
+    stopped_at: AtomicU64,
 }
+
+/// [`ClockState::stopped_at`] while the time of readers is not stopped: later than any time.
+const RUNNING: u64 = u64::MAX;
 
 impl Clock {
     /// Trusts the wall clock's current reading; later readings are checked against it. `source` reads both clocks: that of the day, which
@@ -166,15 +173,16 @@ impl Clock {
         source: impl Fn() -> ClockReading + Send + Sync + 'static,
         limits: ClockLimits,
     ) -> Clock {
+        let anchor = Anchor::around(source(), &limits);
         let shared = ClockState {
-            anchor: Anchor::around(source(), &limits),
-            stopped_at: None,
+            anchor: ArcSwap::from_pointee(anchor),
+            stopped_at: AtomicU64::new(RUNNING),
         };
         Clock {
             source: Arc::new(source),
             monotonic: MonotonicClock::system(),
             limits,
-            shared: Arc::new(Mutex::new(shared)),
+            shared: Arc::new(shared),
         }
     }
 
@@ -206,7 +214,7 @@ impl Clock {
             evidence: Evidence::LastRun,
             ..Anchor::around(last, &self.limits)
         };
-        self.shared.lock().anchor = if same_boot && last.uptime <= uptime {
+        let anchor = if same_boot && last.uptime <= uptime {
             anchor
         } else {
             let later = self.limits.stop_max.max(self.limits.jump_max);
@@ -216,6 +224,7 @@ impl Clock {
                 ..anchor
             }
         };
+        self.shared.anchor.store(Arc::new(anchor));
     }
 
     /// Compares the clock with that of a log that several machines share, which is better evidence than the time that has passed here. It
@@ -233,31 +242,33 @@ impl Clock {
         };
         let earlier = DIFFERENCE_MAX;
         let later = DIFFERENCE_MAX + round_trip;
-        self.shared.lock().anchor = Anchor {
+        self.shared.anchor.store(Arc::new(Anchor {
             reading,
             earlier,
             later,
             evidence,
-        };
+        }));
     }
 
     /// The log's clock is not known yet.
     pub fn compare_with_unknown(&self) {
-        self.shared.lock().anchor.evidence = Evidence::UnknownLog;
+        self.shared.anchor.rcu(|anchor| Anchor {
+            evidence: Evidence::UnknownLog,
+            ..**anchor
+        });
     }
 
     /// The time for readers of the state: [`Self::time_of_day`], unless it is stopped.
     pub fn read(&self) -> Timestamp {
         let now = self.time_of_day();
-        let stopped_at = self.shared.lock().stopped_at;
-        stopped_at.map_or(now, |stopped_at| stopped_at.min(now))
+        now.min(Timestamp(self.shared.stopped_at.load(SeqCst)))
     }
 
     /// The time for those who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
     /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
     pub fn time_of_day(&self) -> Timestamp {
         let ClockReading { wall, uptime } = self.reading();
-        let anchor = self.shared.lock().anchor;
+        let anchor = self.shared.anchor.load();
         let expected = anchor.expected(uptime);
         match anchor.evidence {
             _ if anchor.has(wall, uptime) => wall,
@@ -269,13 +280,12 @@ impl Clock {
     /// Stops the time of readers: entries that are stamped until [`Self::release_readers`] have no earlier time, unless the wall clock is
     /// set back.
     pub fn stop_readers(&self) {
-        let now = self.read();
-        self.shared.lock().stopped_at = Some(now);
+        self.shared.stopped_at.store(self.read().0, SeqCst);
     }
 
     /// These entries are applied or rejected; after a failure of storage, the next start decides.
     pub fn release_readers(&self) {
-        self.shared.lock().stopped_at = None;
+        self.shared.stopped_at.store(RUNNING, SeqCst);
     }
 
     /// The time for the next entry: never before `last_logged`.
@@ -284,8 +294,7 @@ impl Clock {
     /// [`ClockUnsure`] if the wall clock is outside the expected interval, or earlier than `last_logged` by more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let reading = self.reading();
-        let mut shared = self.shared.lock();
-        let anchor = &mut shared.anchor;
+        let anchor = self.shared.anchor.load();
         let clock = reading.wall;
         if clock.plus(LAG_MAX) < last_logged {
             return Err(ClockUnsure {
@@ -294,7 +303,7 @@ impl Clock {
                 evidence: Evidence::LastEntry,
             });
         }
-        let Anchor { evidence, .. } = *anchor;
+        let evidence = anchor.evidence;
         if !anchor.has(clock, reading.uptime) || evidence == Evidence::UnknownLog {
             return Err(ClockUnsure {
                 clock,
@@ -303,8 +312,9 @@ impl Clock {
             });
         }
         if evidence == Evidence::LastRun && anchor.later > self.limits.jump_max {
-            // The machine was booted. From here on the monotonic clock measures the elapsed time.
-            *anchor = Anchor::around(reading, &self.limits);
+            // The machine was booted. From here on the monotonic clock measures the elapsed time, unless better evidence has just arrived.
+            let measured = Arc::new(Anchor::around(reading, &self.limits));
+            self.shared.anchor.compare_and_swap(&anchor, measured);
         }
         Ok(clock.max(last_logged))
     }
@@ -312,7 +322,7 @@ impl Clock {
     /// Seconds by which the wall clock is ahead of the expected time; negative if it lags.
     pub fn offset_seconds(&self) -> i64 {
         let ClockReading { wall, uptime } = self.reading();
-        (wall.0 as i64 - self.shared.lock().anchor.expected(uptime).0 as i64) / 1_000
+        (wall.0 as i64 - self.shared.anchor.load().expected(uptime).0 as i64) / 1_000
     }
 }
 

@@ -136,7 +136,7 @@ impl BackupDownload {
 /// Serves a read of the next parts.
 pub(super) fn serve_parts(query: PartsQuery, inner: &Inner, store: &Store) {
     // The rest of a state that may be wrong is given to no client.
-    if query.reply.is_closed() || matches!(*inner.status.borrow(), EngineStatus::Diverged(_)) {
+    if query.reply.is_closed() || matches!(inner.status.get(), EngineStatus::Diverged(_)) {
         return;
     }
     let mut rest = query.rest;

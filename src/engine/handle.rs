@@ -73,7 +73,7 @@ impl Engine {
 
     /// Returns the engine's status.
     pub fn status(&self) -> EngineStatus {
-        self.inner.status.borrow().clone()
+        self.inner.status.get()
     }
 
     /// Waits until the log was trimmed past this node while it was running. Then only a restart helps: it loads a shared snapshot.
@@ -345,7 +345,7 @@ impl Engine {
     }
 
     pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
-        match *self.inner.status.borrow() {
+        match self.inner.status.get() {
             EngineStatus::Ready => Ok(()),
             EngineStatus::Recovering(_) => Err(SubmitError::Recovering),
             EngineStatus::Draining => Err(SubmitError::Draining),

@@ -25,6 +25,7 @@ mod request;
 mod restore;
 mod snapshotter;
 mod start;
+mod status;
 #[cfg(feature = "testing")]
 pub mod stepped;
 mod timekeeping;
@@ -51,6 +52,7 @@ pub use request::SubmitError;
 pub use restore::restore;
 pub use snapshotter::{RunningSnapshot, SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
+pub use status::EngineStatus;
 pub use verify::verify;
 
 use crate::clock::Clock;
@@ -62,28 +64,12 @@ use cuckood_state::{Sizes, Views};
 use parking_lot::Mutex;
 use refusals::Refusals;
 use serde::Serialize;
+use status::CurrentStatus;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, watch};
 use utoipa::ToSchema;
-
-/// The engine's status.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum EngineStatus {
-    /// It is loading the snapshot or replaying the log.
-    Recovering(Progress),
-    /// It serves reads and writes.
-    Ready,
-    /// It finishes the commands that it has accepted, and accepts no more.
-    Draining,
-    /// Storage or recovery has failed, for this reason.
-    Failed(String),
-    /// The state is not that of the other nodes, so nothing is served any more.
-    Diverged(String),
-    /// The writer has panicked, so the state can't be trusted: the process ends.
-    Panicked(String),
-}
 
 /// The newest snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
@@ -134,7 +120,7 @@ struct Inner {
     view: OnceLock<Views>,
     /// Set while the writer has the store open.
     store: ArcSwapOption<Store>,
-    status: watch::Sender<EngineStatus>,
+    status: CurrentStatus,
     figures: Mutex<EngineInfo>,
     /// The last entry that readers see.
     applied: AtomicU64,

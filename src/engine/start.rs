@@ -13,6 +13,7 @@ use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover_
 use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
+use super::status::CurrentStatus;
 use super::timekeeping::Timekeeper;
 use super::writer::{Commits, Upkeep, Writer};
 use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
@@ -90,7 +91,7 @@ impl Engine {
             .spawn(move || serve(&weak, inbox));
         if let Err(error) = spawned {
             let why = format!("the writer's thread can't be started: {error}");
-            engine.inner.proceed(EngineStatus::Failed(why));
+            engine.inner.status.proceed(EngineStatus::Failed(why));
         }
         engine
     }
@@ -111,7 +112,7 @@ impl Engine {
             started,
             view: OnceLock::new(),
             store: ArcSwapOption::empty(),
-            status: watch::Sender::new(EngineStatus::Recovering(beginning)),
+            status: CurrentStatus::recovering(beginning),
             figures: Mutex::new(EngineInfo::default()),
             applied: AtomicU64::new(0),
             moved: Notify::new(),
@@ -139,24 +140,9 @@ impl Engine {
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
         // Commands that arrive from here on are rejected with `Draining`.
-        self.inner.proceed(EngineStatus::Draining);
+        self.inner.status.proceed(EngineStatus::Draining);
         // An error means that the writer has already ended.
         let _ = self.ask(Request::End).await;
-    }
-}
-
-impl Inner {
-    /// Changes to another status, unless a failure or a shutdown happened first: these stay visible. Progress of recovery, which is
-    /// reported for every table, wakes no waiting task.
-    fn proceed(&self, next: EngineStatus) {
-        self.status.send_if_modified(|status| {
-            let may_proceed = matches!(status, EngineStatus::Recovering(_) | EngineStatus::Ready);
-            let is_progress = matches!(next, EngineStatus::Recovering(_));
-            if may_proceed {
-                *status = next;
-            }
-            may_proceed && !is_progress
-        });
     }
 }
 
@@ -166,7 +152,7 @@ fn serve(engine: &WeakEngine, inbox: Inbox) {
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let writer = prepare(inner, bell())?;
-        inner.proceed(EngineStatus::Ready);
+        inner.status.proceed(EngineStatus::Ready);
         start_sharing(engine);
         Ok::<_, RecoveryError>(writer.run(inbox))
     }));
@@ -185,7 +171,7 @@ fn serve(engine: &WeakEngine, inbox: Inbox) {
         Err(panic) => EngineStatus::Panicked(panic_reason(&inner.options, panic)),
     };
     tracing::error!(?status, "the engine has ended");
-    inner.status.send_replace(status);
+    inner.status.set(status);
 }
 
 /// Returns the reported reason of a panic in the writer's thread.
@@ -325,7 +311,7 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
             last_at = now;
             tracing::info!(phase, done, total, "recovering");
         }
-        inner.proceed(EngineStatus::Recovering(progress));
+        inner.status.proceed(EngineStatus::Recovering(progress));
     }
 }
 
@@ -430,7 +416,7 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
                 tracing::warn!(%error, "no shared snapshot within nats.connect_timeout; retrying until stopped");
             }
         }
-        if *inner.status.borrow() == EngineStatus::Draining {
+        if inner.status.get() == EngineStatus::Draining {
             return Err(RecoveryError::Stopped);
         }
         let phase = "waiting for a shared snapshot";
@@ -592,26 +578,6 @@ mod tests {
         let mut backup = engine.backup().await.unwrap();
         drop(engine);
         assert_eq!(backup.next().await, Err(SubmitError::Draining));
-    }
-
-    #[tokio::test]
-    async fn progress_of_recovery_wakes_no_task() {
-        let directory = tempfile::tempdir().unwrap();
-        let clock = Clock::system(ClockLimits::default());
-        let Engine { inner, .. } = &Engine::start(options(directory.path()), clock);
-        inner
-            .status
-            .subscribe()
-            .wait_for(|status| *status == EngineStatus::Ready)
-            .await
-            .unwrap();
-        let waiting = inner.status.subscribe();
-        let progress = EngineStatus::Recovering(Progress::of("snapshot", 7, None));
-        inner.proceed(progress.clone());
-        assert_eq!(*inner.status.borrow(), progress);
-        assert!(!waiting.has_changed().unwrap());
-        inner.proceed(EngineStatus::Ready);
-        assert!(waiting.has_changed().unwrap());
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl SteppedEngine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
         let engine = Engine::with_queue(options, clock, requests);
         let writer = prepare(&engine.inner, waker)?;
-        engine.inner.status.send_replace(EngineStatus::Ready);
+        engine.inner.status.set(EngineStatus::Ready);
         Ok(SteppedEngine {
             engine,
             writer,

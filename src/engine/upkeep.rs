@@ -3,12 +3,12 @@
 //! separate entries, which continue the work that every entry does a little of: emptying tables, expiring holds, and forgetting redemptions
 //! and users. Otherwise an idle service would not report that a hold has expired.
 
+use super::SubmitError;
 use super::backup::DOWNLOADS_MAX;
 use super::images::ImageCopies;
 use super::request::respond;
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::writer::{Upkeep, Writer};
-use super::{EngineStatus, SubmitError};
 use cuckood_log::journal::{JournalError, OtherNode, Ticket, random};
 use cuckood_state::domain::{Command, Proposal, Seq, Timestamp, understood_version};
 use std::time::{Duration, Instant};
@@ -337,12 +337,7 @@ impl Writer {
             return;
         }
         // Writes wait until the state is stored, so clients should use another node.
-        let status = &self.inner.status;
-        status.send_if_modified(|now| {
-            (*now == EngineStatus::Ready)
-                .then(|| *now = EngineStatus::Draining)
-                .is_some()
-        });
+        self.inner.status.drain_if_ready();
         // The outcome of their commands is unknown, and the snapshot may take long.
         self.commits.proposed.callers.clear();
         let position = self.state.applied().0;

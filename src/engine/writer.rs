@@ -324,7 +324,7 @@ impl Writer {
         if matches!(error, JournalError::Trimmed(_)) {
             self.inner.outdated.notify_one();
         }
-        self.inner.status.send_replace(if is_diverged {
+        self.inner.status.set(if is_diverged {
             EngineStatus::Diverged(why)
         } else {
             EngineStatus::Failed(why)
@@ -446,7 +446,7 @@ mod tests {
             let engine = Engine::with_queue(options, clock, requests);
             let bells = Arc::new(Bells::default());
             let writer = prepare(&engine.inner, Waker::from(bells.clone())).unwrap();
-            engine.inner.status.send_replace(EngineStatus::Ready);
+            engine.inner.status.set(EngineStatus::Ready);
             let mut stage = Stage {
                 engine,
                 writer,

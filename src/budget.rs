@@ -32,6 +32,9 @@ const OWNER_FACTOR: u64 = 8;
 /// Shares of up to this many bytes count toward no owner: they are frequent, short-lived, and bounded by the number of connections.
 const UNOWNED_BYTES_MAX: u64 = 4 << 10;
 
+/// A request's or response's body of up to this many bytes is part of the memory of its connection (`server/capacity.rs`) and needs no share.
+pub const FREE_BYTES: u64 = 16 << 10;
+
 /// The client that holds memory and connections: an API key, or an address if no keys are configured.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Owner(u64);

@@ -10,6 +10,7 @@
 //! - [`turn`]: a task's turn on its worker, bounded by time.
 //! - [`access`]: access control, independent of any protocol.
 //! - [`budget`]: the memory that clients take together.
+//! - [`tally`]: metrics that every request changes.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
 //! - [`clock`]: time that can be trusted.
 //! - The packages: [`cuckood_nats`], the replicated log; [`cuckood_log`], the data directory and the log as a port; [`cuckood_state`], the
@@ -25,6 +26,7 @@ pub mod http;
 pub mod resp;
 pub mod server;
 pub mod socket;
+pub mod tally;
 pub mod telemetry;
 pub mod tls;
 pub mod turn;

@@ -56,7 +56,7 @@ const PHASES: [Phase; 6] = [
 
 const PHASE_BITS: u32 = 3;
 
-/// A connection's record. Only the task that serves the connection writes to it.
+/// A connection's record. Only the task that serves the connection writes to it, except for the order to end.
 #[derive(Default, Debug)]
 pub struct Vitals {
     /// The phase's number in the low bits, the number of changes above.
@@ -64,6 +64,8 @@ pub struct Vitals {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     is_blocked: AtomicBool,
+    /// The order to end once the requests in progress are answered.
+    drain: Signal,
     /// The client that has proven itself; 0 if none has.
     owner: AtomicU64,
     /// Whether the client may send bytes that no handler will read.
@@ -80,8 +82,37 @@ pub struct Vitals {
 struct End {
     /// Whether a handler waits for the end.
     is_awaited: AtomicBool,
+    signal: Signal,
+}
+
+/// An event that comes once, for the task of the connection.
+#[derive(Default, Debug)]
+struct Signal {
     has_come: AtomicBool,
     waker: AtomicWaker,
+}
+
+impl Signal {
+    fn give(&self) {
+        self.has_come.store(true, Relaxed);
+        self.waker.wake();
+    }
+
+    fn has_come(&self) -> bool {
+        self.has_come.load(Relaxed)
+    }
+
+    async fn wait(&self) {
+        poll_fn(|context| {
+            self.waker.register(context.waker());
+            if self.has_come() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
 }
 
 /// A snapshot of a connection's record.
@@ -153,15 +184,22 @@ impl Vitals {
     /// more than [`AHEAD_BYTES_MAX`] first is taken to stay.
     pub async fn ended(&self) {
         let _awaiting = Awaiting::start(&self.end);
-        poll_fn(|context| {
-            self.end.waker.register(context.waker());
-            if self.end.has_come.load(Relaxed) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
+        self.end.signal.wait().await;
+    }
+
+    /// Orders the connection to end once the requests in progress are answered.
+    pub fn drain(&self) {
+        self.drain.give();
+    }
+
+    /// Whether the connection shall end.
+    pub fn is_draining(&self) -> bool {
+        self.drain.has_come()
+    }
+
+    /// Resolves once the connection shall end. Only for use within the task that serves the connection.
+    pub async fn draining(&self) {
+        self.drain.wait().await;
     }
 }
 
@@ -271,7 +309,8 @@ impl<S> Socket<S> {
 impl<S: AsyncRead + Unpin> Socket<S> {
     /// Looks for the end of the client's stream if a handler waits for it. Bytes before the end are read later.
     fn watch_end(&mut self, context: &mut Context<'_>) {
-        if !self.vitals.end.is_awaited.load(Relaxed) || self.vitals.end.has_come.load(Relaxed) {
+        let End { is_awaited, signal } = &self.vitals.end;
+        if !is_awaited.load(Relaxed) || signal.has_come() {
             return;
         }
         let mut space = [0; AHEAD_BYTES_MAX];
@@ -282,8 +321,7 @@ impl<S: AsyncRead + Unpin> Socket<S> {
                 return;
             };
             if read.is_err() || buffer.filled().is_empty() {
-                self.vitals.end.has_come.store(true, Relaxed);
-                self.vitals.end.waker.wake();
+                signal.give();
                 return;
             }
             self.ahead.extend_from_slice(buffer.filled());

@@ -1,6 +1,6 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{CampaignSpec, RequestedSpec};
 use super::metrics;
@@ -21,7 +21,6 @@ use cuckood_state::domain::{Kind, Normalization, StateHash, Timestamp, understoo
 use http::header;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use utoipa::{IntoParams, ToSchema};
@@ -382,7 +381,7 @@ pub(super) async fn livez() -> Response {
         (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged` or `too-far-behind` with the reason"),
     )
 )]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
+pub(super) async fn readyz(State(api): State<ApiHandle>) -> HandlerResult {
     let drains = "the service is draining; requests are still served";
     let behind = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
     if let Some(problem) = refusals::unready(api.engine.status()) {
@@ -415,7 +414,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> HandlerResult {
+pub(super) async fn metrics(State(api): State<ApiHandle>, request: Request) -> HandlerResult {
     let format = TextFormat::preferred(request.headers());
     let service = api.clone();
     let render = move || {

@@ -14,6 +14,7 @@ use cuckood_state::domain::{FilterId, Kind, Name, Timestamp};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
@@ -50,6 +51,34 @@ pub(super) struct Api {
     /// The OpenAPI document as text, given whether keys are required. A function pointer, because the document refers to the
     /// handlers.
     pub(super) document: fn(bool) -> String,
+}
+
+/// The shared state, for the handlers of one connection. Clones change a reference count that only this connection has: one that all
+/// workers changed for every request would move between their processors' caches.
+#[derive(Clone)]
+#[expect(
+    clippy::redundant_allocation,
+    reason = "the outer count is the connection's own"
+)]
+pub(super) struct ApiHandle(Arc<Arc<Api>>);
+
+impl ApiHandle {
+    pub(super) fn new(api: Arc<Api>) -> Self {
+        Self(Arc::new(api))
+    }
+
+    /// A handle with a reference count of its own.
+    pub(super) fn for_connection(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl Deref for ApiHandle {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.0
+    }
 }
 
 impl Api {

@@ -1,6 +1,6 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::request::body::HeldBody;
 use super::response::{Code, HandlerResult, Problem, refusals};
 use crate::access::{Caller, EndUser, Guesses, Scope};
@@ -16,7 +16,7 @@ use cuckood_state::domain::{
 use cuckood_state::{FilterView, Lookup};
 use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -100,55 +100,32 @@ rights! {
 
 /// A request for an operation that takes the right `R`.
 pub(super) struct Call<R> {
-    pub(super) api: Arc<Api>,
+    pub(super) api: ApiHandle,
     pub(super) caller: Caller,
     idempotency_key: Option<HeaderValue>,
     right: PhantomData<R>,
 }
 
-impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
+impl<R: Right> FromRequestParts<ApiHandle> for Call<R> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let caller = parts.extensions.get::<Caller>().cloned();
-        let caller =
-            caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
-        let idempotency_key = match R::RULE.effect {
-            Effect::WritesOnce => idempotency_header(&parts.headers)?.cloned(),
-            Effect::Reads | Effect::Writes => None,
-        };
-        Ok(Self {
-            api: api.clone(),
-            caller,
-            idempotency_key,
-            right: PhantomData,
-        })
+    async fn from_request_parts(parts: &mut Parts, api: &ApiHandle) -> Result<Self, Problem> {
+        Self::of(api, &parts.headers, &parts.extensions)
     }
 }
 
 /// The handler of a named resource, called without axum's router.
-pub(super) type Direct =
-    Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
+pub(super) type Direct = Arc<
+    dyn Fn(&ApiHandle, Path<String>, Request) -> BoxFuture<'static, HandlerResult> + Send + Sync,
+>;
 
-/// Lets a handler be called without axum's router, which matches the path again and boxes the handler twice. The path must be of its route,
-/// and without escapes.
+/// Lets a handler be called with a name, without axum's router, which matches the path again and boxes the handler twice.
 pub(super) fn direct<R: Right, Out: Future<Output = HandlerResult> + Send + 'static>(
     handler: impl Fn(Call<R>, Path<String>, Request) -> Out + Copy + Send + Sync + 'static,
 ) -> Direct {
-    Arc::new(move |api, request| {
-        let api = api.clone();
-        let (mut parts, body) = request.into_parts();
-        Box::pin(async move {
-            let name = parts
-                .uri
-                .path()
-                .split('/')
-                .nth(3)
-                .unwrap_or_default()
-                .to_owned();
-            let call = Call::from_request_parts(&mut parts, &api).await?;
-            handler(call, Path(name), Request::from_parts(parts, body)).await
-        })
+    Arc::new(move |api, name, request| {
+        let call = Call::of(api, request.headers(), request.extensions());
+        Box::pin(async move { handler(call?, name, request).await })
     })
 }
 
@@ -167,6 +144,25 @@ impl<F: Fn(Call<R>, A) -> Out, R: Right, A, Out> Takes<(R, A)> for F {
 
 impl<F: Fn(Call<R>, A, B) -> Out, R: Right, A, B, Out> Takes<(R, A, B)> for F {
     type Right = R;
+}
+
+impl<R: Right> Call<R> {
+    /// The call of a request that was admitted.
+    fn of(api: &ApiHandle, headers: &HeaderMap, extensions: &Extensions) -> Result<Self, Problem> {
+        let caller = extensions.get::<Caller>().cloned();
+        let caller =
+            caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
+        let idempotency_key = match R::RULE.effect {
+            Effect::WritesOnce => idempotency_header(headers)?.cloned(),
+            Effect::Reads | Effect::Writes => None,
+        };
+        Ok(Self {
+            api: api.clone(),
+            caller,
+            idempotency_key,
+            right: PhantomData,
+        })
+    }
 }
 
 impl<R> Call<R> {

@@ -1,6 +1,6 @@
 //! `/v1/coupons/{coupon}/codes`: lists of codes, and their lookup for a help desk.
 
-use super::api::{Api, FilterHandle};
+use super::api::{ApiHandle, FilterHandle};
 use super::call::{Call, LookUp, Read, Resource, Write};
 use super::customers::UseParts;
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
@@ -15,7 +15,6 @@ use cuckood_state::domain::{ITEMS_MAX, Inserted, Kind, Removed};
 use cuckood_state::{CodeFound, CodeStatus, CodeUses};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Codes.
@@ -325,7 +324,7 @@ const LOOKED_UP: usize = 128;
 
 /// The results of a lookup, which are read while they are sent.
 struct LookUpParts {
-    api: Arc<Api>,
+    api: ApiHandle,
     coupon: FilterHandle,
     digests: Vec<Digest>,
     next: usize,

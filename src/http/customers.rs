@@ -1,6 +1,6 @@
 //! `/v1/coupons/{coupon}/customers`: how often customers have used a coupon, for a help desk.
 
-use super::api::{Api, FilterHandle};
+use super::api::{ApiHandle, FilterHandle};
 use super::call::{Call, LookUpCustomers};
 use super::codes::USES_LOOKED_UP_MAX;
 use super::items::ORDER;
@@ -120,7 +120,7 @@ const LOOKED_UP: usize = 4;
 
 /// The uses of codes or customers, which are read while they are sent.
 pub(super) struct UseParts<T> {
-    api: Arc<Api>,
+    api: ApiHandle,
     coupon: FilterHandle,
     digests: Vec<Digest>,
     next: usize,
@@ -132,7 +132,7 @@ pub(super) struct UseParts<T> {
 
 impl<T> UseParts<T> {
     pub(super) fn new(
-        api: Arc<Api>,
+        api: ApiHandle,
         view: &Arc<FilterView>,
         digests: Vec<Digest>,
         memory: BudgetShare,

@@ -1,7 +1,7 @@
 //! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: named eligibility queries, so that an ad server need not
 //! contain them.
 
-use super::api::Api;
+use super::api::{Api, ApiHandle};
 use super::call::{Call, Delete, Manage, Read, Resource};
 use super::filters::spec::{labels_schema, visible};
 use super::request::json::{self, Faults, Item, JsonText};
@@ -505,7 +505,7 @@ const LINE_UPS_READ: usize = 4;
 
 /// A page of line-ups.
 struct LineUpPage {
-    api: Arc<Api>,
+    api: ApiHandle,
     caller: Caller,
     page: CollectionPage,
 }

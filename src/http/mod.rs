@@ -36,7 +36,7 @@ pub use service::HttpService;
 
 use crate::access::Access;
 use crate::engine::Engine;
-use api::Api;
+use api::{Api, ApiHandle};
 use imports::live::LiveImports;
 use metrics::exposition::Exposition;
 use prometheus_client::registry::Registry;
@@ -80,13 +80,11 @@ pub fn service(
         registry,
         redemptions,
     });
+    let handle = ApiHandle::new(api.clone());
     let router = router
         .split_for_parts()
         .0
         .merge(pages::routes())
-        .with_state(api.clone());
-    (
-        HttpService::new(api.clone(), operations, router),
-        Control(api),
-    )
+        .with_state(handle.clone());
+    (HttpService::new(handle, operations, router), Control(api))
 }

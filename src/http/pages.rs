@@ -2,7 +2,7 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::response::outgoing::SharedBytes;
 use super::response::success::{compressed, quality_in};
 use axum::Router;
@@ -110,7 +110,7 @@ const ASSETS: [Asset; 8] = [
     get, path = "/openapi.json", operation_id = "openapi", tag = "operations",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
-pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Response {
+pub(super) async fn openapi(State(api): State<ApiHandle>, asked: HeaderMap) -> Response {
     static DOCUMENTS: [OnceLock<File>; 2] = [const { OnceLock::new() }; 2];
     let asks_for_keys = !api.access.is_open();
     let file = DOCUMENTS[usize::from(asks_for_keys)].get_or_init(|| {
@@ -126,7 +126,7 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Re
 }
 
 /// The pages and their files. All links are relative, so that they work with a proxy that adds a prefix.
-pub(super) fn routes() -> Router<Arc<Api>> {
+pub(super) fn routes() -> Router<ApiHandle> {
     let redirects = [
         ("/", "console"),
         ("/console/", "../console"),

@@ -1,7 +1,7 @@
 //! All routes of the API, and their operations as the routes declare them. The first argument of a handler, a [`Call`](super::call::Call),
 //! declares the required permission. The checks before handlers, audit log, metrics and document read this one table.
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
 use super::response::{Code, Problem};
@@ -9,12 +9,11 @@ use super::{
     admin, codes, customers, eligibility, events, generate, imports, pages, redemptions, users,
 };
 use crate::access::Scope;
+use crate::tally::{WorkerCounter, WorkerHistogram};
 use axum::body::HttpBody;
 use axum::extract::Request;
 use http::{Method, StatusCode};
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -40,7 +39,7 @@ macro_rules! route {
 type DeclaredRoute = (
     Option<AccessRule>,
     Option<Direct>,
-    UtoipaMethodRouter<Arc<Api>>,
+    UtoipaMethodRouter<ApiHandle>,
 );
 
 /// Returns the requirements of a handler.
@@ -134,7 +133,7 @@ pub(super) fn routes() -> Routes {
 /// Routes, and their declarations.
 #[derive(Default)]
 pub(super) struct Routes {
-    pub(super) router: OpenApiRouter<Arc<Api>>,
+    pub(super) router: OpenApiRouter<ApiHandle>,
     pub(super) operations: Vec<Operation>,
 }
 
@@ -158,6 +157,7 @@ impl Routes {
                 });
                 operation.security = Some(security.into_iter().collect());
                 self.operations.push(Operation {
+                    name_at: path.find('{').unwrap_or(path.len()),
                     path: path.clone(),
                     method,
                     id: operation.operation_id.clone().unwrap_or_default(),
@@ -217,6 +217,8 @@ fn method_index(method: &str) -> usize {
 #[derive(Clone)]
 pub(super) struct Operation {
     pub(super) path: String,
+    /// Where its first parameter is, in bytes.
+    name_at: usize,
     pub(super) method: Method,
     /// Its id in the document, which names it in the audit log.
     pub(super) id: String,
@@ -236,6 +238,15 @@ impl Operation {
     pub(super) fn is_read(&self) -> bool {
         self.access
             .is_some_and(|access| access.effect == Effect::Reads)
+    }
+
+    /// The first parameter of a path that matches this operation's, if it has no escapes.
+    pub(super) fn name_in<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let rest = path.get(self.name_at..)?;
+        if path.contains('%') {
+            return None;
+        }
+        rest.split('/').next()
     }
 
     /// Rejects parameters and a body if the operation has none. A client that sends `?dry_run=true` with a clear expects no change.
@@ -277,7 +288,7 @@ impl Operation {
 }
 
 /// Responses, by route, method and status.
-type Requests = Family<[(&'static str, String); 3], Counter>;
+type Requests = Family<[(&'static str, String); 3], WorkerCounter>;
 
 /// All operations, by path and method, with their metrics.
 pub(super) struct Operations {
@@ -293,9 +304,9 @@ pub(super) struct Route {
     operations: Vec<Operation>,
     requests: Requests,
     /// The counters of `requests` that have ever been used, by method and status.
-    responses: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
+    responses: [[OnceLock<WorkerCounter>; STATUSES.len()]; METHODS.len()],
     /// By method.
-    seconds: [Histogram; METHODS.len()],
+    seconds: [WorkerHistogram; METHODS.len()],
 }
 
 impl Operations {
@@ -307,8 +318,8 @@ impl Operations {
         registry: &mut Registry,
     ) -> Arc<Self> {
         let seconds =
-            Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(|| {
-                Histogram::new(exponential_buckets(25e-6, 2.0, 20))
+            Family::<[(&'static str, String); 1], WorkerHistogram>::new_with_constructor(|| {
+                WorkerHistogram::new(25e-6)
             });
         let help = "Time from a request's head to the head of its response";
         registry.register("http_request_duration_seconds", help, seconds.clone());
@@ -374,12 +385,12 @@ impl Route {
 
     /// Counts a response.
     pub(super) fn count(&self, method: &Method, status: StatusCode, took: Duration) {
-        self.counter(method.as_str(), status.as_u16()).inc();
-        self.seconds[method_index(method.as_str())].observe(took.as_secs_f64());
+        self.counter(method.as_str(), status.as_u16()).inc_by(1);
+        self.seconds[method_index(method.as_str())].observe(took);
     }
 
     /// Returns the counter of a method's responses with this status. It is 0 before the first one.
-    fn counter(&self, method: &str, status: u16) -> &Counter {
+    fn counter(&self, method: &str, status: u16) -> &WorkerCounter {
         let method = method_index(method);
         let known = &STATUSES[..STATUSES.len() - 1];
         let status = known.binary_search(&status).unwrap_or(known.len());

@@ -4,7 +4,7 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::request::source::{self, RequestSource};
 use super::request::{head, origin};
 use super::response::outgoing::{SharedBytes, Uncompressed, paced};
@@ -16,19 +16,19 @@ use crate::engine::{Engine, EngineStatus};
 use crate::socket::{Peer, Vitals};
 use axum::Router;
 use axum::body::{Body, HttpBody};
-use axum::extract::Request;
+use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use cuckood_state::domain::Seq;
 use futures_util::FutureExt;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tower::{Service, ServiceExt, service_fn};
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
@@ -48,6 +48,8 @@ const COMPRESSED_BYTES_MIN: u64 = 1_024;
 #[derive(Clone)]
 pub struct HttpService {
     parts: Arc<ServiceParts>,
+    /// For the handlers.
+    api: ApiHandle,
     offer: Offer,
 }
 
@@ -60,47 +62,55 @@ enum Offer {
 }
 
 struct ServiceParts {
-    api: Arc<Api>,
+    api: ApiHandle,
     operations: Arc<Operations>,
     router: Router,
     /// Limits the log lines about writes that were rejected for lack of memory or disk space.
     room: LogLimiter,
     /// Limits the log lines about slow requests.
     slow: LogLimiter,
-    ids: RequestIds,
 }
 
 impl HttpService {
     /// Puts the checks of these operations before a router.
-    pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
+    pub(super) fn new(api: ApiHandle, operations: Arc<Operations>, router: Router) -> Self {
         let room = LogLimiter::default();
         let slow = LogLimiter::for_slow_requests();
         let parts = Arc::new(ServiceParts {
-            api,
+            api: api.clone(),
             operations,
             router,
             room,
             slow,
-            ids: RequestIds::default(),
         });
         Self {
             parts,
+            api,
             offer: Offer::Everything,
         }
+    }
+
+    /// Returns the same interface for one connection, whose requests change no reference count that others change.
+    pub fn for_connection(&self) -> Arc<Self> {
+        Arc::new(Self {
+            parts: self.parts.clone(),
+            api: self.api.for_connection(),
+            offer: self.offer,
+        })
     }
 
     /// Returns the same interface without the routes that need a key.
     pub fn probes(&self) -> Self {
         Self {
-            parts: self.parts.clone(),
             offer: Offer::Probes,
+            ..self.clone()
         }
     }
 
     /// Answers a request.
-    pub async fn respond(self, request: Request) -> Response {
+    pub async fn respond(&self, request: Request) -> Response {
         if !request.headers().contains_key(header::ACCEPT_ENCODING) {
-            let (response, _) = self.parts.respond(request, self.offer).await;
+            let (response, _) = self.respond_uncompressed(request).await;
             return paced(response, None);
         }
         // Boxed: otherwise every request would reserve its memory.
@@ -108,18 +118,16 @@ impl HttpService {
     }
 
     /// Answers a request, and compresses a long response.
-    async fn respond_compressed(self, request: Request) -> Response {
-        let parts = &*self.parts;
-        let offer = self.offer;
+    async fn respond_compressed(&self, request: Request) -> Response {
         let encoder = Mutex::new(None);
         let plain = service_fn(|request| async {
-            let (mut response, owner) = parts.respond(request, offer).await;
+            let (mut response, owner) = self.respond_uncompressed(request).await;
             let status = response.status();
             response.extensions_mut().insert(status);
             let length = response.body().size_hint().exact();
             let extensions = response.extensions();
             if length.is_none_or(|length| length >= COMPRESSED_BYTES_MIN) && !is_final(extensions) {
-                let share = parts.api.responses.encoder(owner);
+                let share = self.api.responses.encoder(owner);
                 if share.is_none() {
                     response.extensions_mut().insert(Uncompressed);
                 }
@@ -148,13 +156,15 @@ fn is_final(extensions: &Extensions) -> bool {
     extensions.get::<Uncompressed>().is_some() || extensions.get::<SharedBytes>().is_some()
 }
 
-impl ServiceParts {
+impl HttpService {
     /// Admits or rejects a request. Counts the response and its memory, and renders its problem if it has one. Returns the owner of the
     /// memory as well.
-    async fn respond(&self, mut request: Request, offer: Offer) -> (Response, Option<Owner>) {
+    async fn respond_uncompressed(&self, mut request: Request) -> (Response, Option<Owner>) {
+        let parts = &*self.parts;
+        let offer = self.offer;
         let begun = Instant::now();
-        let route = self.operations.route(request.uri().path());
-        let id = self.ids.of(request.headers());
+        let route = parts.operations.route(request.uri().path());
+        let id = request_id(request.headers());
         let method = request.method().clone();
         let path = route.path.as_deref();
         let request_id = id.to_str().ok();
@@ -183,7 +193,7 @@ impl ServiceParts {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let handled = pin!(async {
                 let admitted =
-                    self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
+                    parts.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
                 owner = match offer {
                     Offer::Everything => request.extensions().get::<Caller>().map(Caller::owner),
                     Offer::Probes => Some(Owner::named(b"probes")),
@@ -202,10 +212,16 @@ impl ServiceParts {
                 }
                 act = operation
                     .and_then(|operation| AdministrativeAct::begun(operation, &request, &id));
-                let direct = operation.and_then(|operation| operation.direct.as_ref());
-                let response = match direct.filter(|_| !request.uri().path().contains('%')) {
-                    Some(direct) => direct(&self.api, request).await.into_response(),
-                    None => self.router.clone().call(request).await.into_response(),
+                let direct = operation.and_then(|operation| {
+                    let handler = operation.direct.as_ref()?;
+                    let name = operation.name_in(request.uri().path())?;
+                    Some((handler, Path(name.to_owned())))
+                });
+                let response = match direct {
+                    Some((handler, name)) => {
+                        handler(&self.api, name, request).await.into_response()
+                    }
+                    None => parts.router.clone().call(request).await.into_response(),
                 };
                 let counted = self.api.responses.count(owner, response);
                 counted.unwrap_or_else(IntoResponse::into_response)
@@ -222,17 +238,9 @@ impl ServiceParts {
         route.count(&method, status, took);
         tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
         if let Some(slow) = slow.filter(|slow| took >= slow.limit)
-            && let Some(suppressed) = self.slow.next_line()
+            && let Some(suppressed) = parts.slow.next_line()
         {
-            let key = slow.key();
-            let peer = slow.source.peer();
-            let [trace, parent] = slow.source.trace();
-            let status = status.as_u16();
-            let seconds = took.as_secs_f64();
-            tracing::info!(
-                %method, route = path, status, seconds, key, peer, trace, parent, request_id, suppressed,
-                "a request was slow"
-            );
+            slow.log(&method, path, status, took, request_id, suppressed);
         }
         let code = response
             .extensions()
@@ -243,7 +251,7 @@ impl ServiceParts {
         }
         // The store logs the start and the end of a full disk.
         if let Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) = code
-            && let Some(suppressed) = self.room.next_line()
+            && let Some(suppressed) = parts.room.next_line()
         {
             tracing::warn!(
                 route = path,
@@ -281,7 +289,9 @@ impl ServiceParts {
         }
         (response, owner)
     }
+}
 
+impl ServiceParts {
     /// Admits a request. `is_stranger` is cleared once its key is known to be valid, even if the request is rejected then.
     fn admit(
         &self,
@@ -444,6 +454,26 @@ impl Slow {
         }
     }
 
+    fn log(
+        &self,
+        method: &Method,
+        route: Option<&str>,
+        status: StatusCode,
+        took: Duration,
+        request_id: Option<&str>,
+        suppressed: u64,
+    ) {
+        let key = self.key();
+        let peer = self.source.peer();
+        let [trace, parent] = self.source.trace();
+        let status = status.as_u16();
+        let seconds = took.as_secs_f64();
+        tracing::info!(
+            %method, route, status, seconds, key, peer, trace, parent, request_id, suppressed,
+            "a request was slow"
+        );
+    }
+
     /// The name of its key.
     fn key(&self) -> Option<&str> {
         self.caller
@@ -519,27 +549,32 @@ impl Drop for AdministrativeAct {
     }
 }
 
-/// Request ids. The client's own is used if it is harmless. Otherwise one is made cheaply, by hashing a counter with a secret of
-/// the process.
+thread_local! {
+    /// Makes the request ids of a worker.
+    static REQUEST_IDS: RequestIds = RequestIds::default();
+}
+
+/// The id of a request: the client's own if it is harmless.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let mut sent = headers.get_all(REQUEST_ID).iter();
+    match (sent.next(), sent.next()) {
+        (Some(id), None) if is_harmless(id) => id.clone(),
+        _ => REQUEST_IDS.with(RequestIds::make),
+    }
+}
+
+/// Makes request ids cheaply, by hashing a counter with a secret.
 #[derive(Default)]
 struct RequestIds {
     secret: RandomState,
-    count: AtomicU64,
+    count: Cell<u64>,
 }
 
 impl RequestIds {
-    fn of(&self, headers: &HeaderMap) -> HeaderValue {
-        let mut sent = headers.get_all(REQUEST_ID).iter();
-        match (sent.next(), sent.next()) {
-            (Some(id), None) if is_harmless(id) => id.clone(),
-            _ => self.make(),
-        }
-    }
-
     fn make(&self) -> HeaderValue {
-        let id = self
-            .secret
-            .hash_one(self.count.fetch_add(1, Ordering::Relaxed));
+        let count = self.count.get();
+        self.count.set(count.wrapping_add(1));
+        let id = self.secret.hash_one(count);
         let mut digits = [0; 16];
         hex::encode_to_slice(id.to_be_bytes(), &mut digits)
             .expect("eight bytes have sixteen digits");
@@ -608,7 +643,7 @@ mod tests {
             for id in ids {
                 headers.append(REQUEST_ID, HeaderValue::from_bytes(id).unwrap());
             }
-            headers.get(REQUEST_ID) == Some(&RequestIds::default().of(&headers))
+            headers.get(REQUEST_ID) == Some(&request_id(&headers))
         };
         assert!(is_taken_over(&[b"order-42/7"]));
         for bad in [

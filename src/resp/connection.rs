@@ -13,11 +13,10 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::watch;
 
 /// Memory that a connection may use freely. Beyond that it takes a share of the memory of all connections.
 const OWN_BYTES: usize = 1 << 10;
@@ -80,8 +79,8 @@ struct Connection<'a, S> {
 }
 
 impl Service {
-    /// Serves a connection until the client closes it, or until all complete requests are answered and `draining` is true. Records in
-    /// `vitals` what it waits for; the caller may drop this future when that takes too long.
+    /// Serves a connection until the client closes it, or until it shall drain and all complete requests are answered. Records
+    /// in `vitals` what it waits for; the caller may drop this future when that takes too long.
     ///
     /// # Errors
     /// The connection is broken.
@@ -90,7 +89,6 @@ impl Service {
         stream: S,
         peer: Option<SocketAddr>,
         vitals: &Vitals,
-        draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let shared = &*self.0;
         shared.metrics.connections_opened.inc();
@@ -112,7 +110,7 @@ impl Service {
             since: Instant::now(),
             share: Share::empty(&shared.buffers, None),
         };
-        match connection.run(&draining).await? {
+        match connection.run().await? {
             true => connection.close().await,
             false => Ok(()),
         }
@@ -121,25 +119,22 @@ impl Service {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Serves until the end. Returns whether the client has not closed its side.
-    async fn run(&mut self, draining: &watch::Receiver<bool>) -> io::Result<bool> {
-        // Once for all requests: it has to be registered.
-        let mut announced = draining.clone();
-        let mut announced = pin!(announced.wait_for(|is_draining| *is_draining));
+    async fn run(&mut self) -> io::Result<bool> {
+        let vitals = self.vitals;
         loop {
             let is_between = self.arrived.is_empty();
-            if is_between && *draining.borrow() {
+            if is_between && vitals.is_draining() {
                 return Ok(true);
             }
-            self.vitals
-                .enter(match (is_between, self.visit.session.is_known()) {
-                    (true, true) => Phase::Idle,
-                    (true, false) => Phase::New,
-                    (false, _) => Phase::Head,
-                });
+            vitals.enter(match (is_between, self.visit.session.is_known()) {
+                (true, true) => Phase::Idle,
+                (true, false) => Phase::New,
+                (false, _) => Phase::Head,
+            });
             let read = tokio::select! {
                 biased;
                 read = self.read() => read?,
-                _ = announced.as_mut(), if is_between => return Ok(true),
+                () = vitals.draining(), if is_between => return Ok(true),
             };
             if read == 0 {
                 return Ok(false);
@@ -149,17 +144,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             self.visit.batch.turn.start(began);
             self.visit.session.refresh(self.visit.shared);
             // A client that never stops sending splits a request with each read: it gets this far, and no farther.
-            let is_last = !is_between && *draining.borrow();
+            let is_last = !is_between && vitals.is_draining();
             let next = self.execute_all().await?;
             self.send().await?;
             self.release();
-            let has_executed = self.vitals.phase() == Phase::Busy;
+            let has_executed = vitals.phase() == Phase::Busy;
             if has_executed {
                 self.visit
                     .shared
                     .metrics
                     .batch_seconds
-                    .observe(began.elapsed().as_secs_f64());
+                    .observe(began.elapsed());
             }
             if next.is_break() || is_last && has_executed {
                 return Ok(true);

@@ -8,6 +8,7 @@ use super::key::KeyRule;
 use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::engine::{Engine, EngineInfo};
+use crate::tally::{WorkerCounter, WorkerHistogram};
 use cuckood_log::journal::random;
 use cuckood_state::domain::{Command, KeyName, Outcome};
 use futures_util::FutureExt;
@@ -16,7 +17,6 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -154,8 +154,8 @@ impl Default for RespOptions {
     }
 }
 
-/// Smallest upper bound of the histogram's buckets in seconds, and the number of bounds: each is twice the one before.
-const BOUNDS: (f64, u16) = (10e-6, 20);
+/// Smallest upper bound of the histogram's buckets, in seconds.
+const FIRST_BOUND: f64 = 10e-6;
 
 /// The outcome of a command without an error.
 const OK: &str = "ok";
@@ -166,11 +166,11 @@ type CommandLabels = [(&'static str, &'static str); 2];
 /// All metrics.
 #[derive(Debug)]
 pub struct RespMetrics {
-    commands: Family<CommandLabels, Counter>,
+    commands: Family<CommandLabels, WorkerCounter>,
     /// Commands, whatever their names and outcomes.
-    pub commands_total: Counter,
+    pub commands_total: WorkerCounter,
     /// Seconds from the arrival of a batch of commands until all are answered.
-    pub batch_seconds: Histogram,
+    pub batch_seconds: WorkerHistogram,
     /// Connections that are open.
     pub connections: Gauge,
     /// Connections that were opened.
@@ -181,8 +181,8 @@ impl Default for RespMetrics {
     fn default() -> Self {
         Self {
             commands: Family::default(),
-            commands_total: Counter::default(),
-            batch_seconds: Histogram::new(exponential_buckets(BOUNDS.0, 2.0, BOUNDS.1)),
+            commands_total: WorkerCounter::default(),
+            batch_seconds: WorkerHistogram::new(FIRST_BOUND),
             connections: Gauge::default(),
             connections_opened: Counter::default(),
         }
@@ -231,7 +231,7 @@ const KEPT_COUNTERS: usize = 4;
 
 /// The commands that a connection has counted since the last flush, and their counters: finding one takes longer than counting.
 #[derive(Default)]
-pub struct CommandCounts(Vec<(CommandLabels, u64, Option<Counter>)>);
+pub struct CommandCounts(Vec<(CommandLabels, u64, Option<WorkerCounter>)>);
 
 impl CommandCounts {
     /// Counts a command, and its error if it failed.
@@ -291,8 +291,8 @@ mod tests {
             }
             counts.flush(&metrics);
             counts.flush(&metrics);
-            for seconds in [10e-6, 10.001e-6, 100.0] {
-                metrics.batch_seconds.observe(seconds);
+            for nanos in [10_000, 10_001, 100_000_000_000] {
+                metrics.batch_seconds.observe(Duration::from_nanos(nanos));
             }
         }
         assert_eq!(metrics.commands_total.get(), 9);

@@ -181,6 +181,13 @@ impl Clients {
         self.strangers.push_back(open);
     }
 
+    /// Orders all connections to end once their requests are answered.
+    pub(super) fn drain(&self) {
+        for open in self.strangers.iter().chain(&self.proven) {
+            open.vitals.drain();
+        }
+    }
+
     /// Closes overdue connections and drops ended ones. If the budget of heads `is_tight`, closes the strangers that hold it.
     pub(super) fn sweep(
         &mut self,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// Pause after a failed accept: no socket can be opened until a file is closed.
@@ -56,8 +56,7 @@ pub(super) struct Connections {
     free: Arc<Semaphore>,
     clients: Clients,
     heads_refused: u64,
-    /// Each connection has a receiver.
-    draining: watch::Sender<bool>,
+    is_draining: bool,
 }
 
 impl Connections {
@@ -77,7 +76,7 @@ impl Connections {
             free: Arc::new(Semaphore::new(max as usize)),
             clients: Clients::default(),
             heads_refused: 0,
-            draining: watch::Sender::new(false),
+            is_draining: false,
         }
     }
 
@@ -124,7 +123,8 @@ impl Connections {
 
     /// Lets running requests finish. Returns once no connection is left.
     pub(super) async fn drain(&mut self) {
-        self.draining.send_replace(true);
+        self.is_draining = true;
+        self.clients.drain();
         let mut ticks = self.ticks();
         let free = self.free.clone();
         loop {
@@ -152,12 +152,7 @@ impl Connections {
         // Small responses must not be delayed. A socket that rejects the option still works.
         let _ = accepted.0.set_nodelay(true);
         let vitals = Arc::<Vitals>::default();
-        let connection = serve(
-            self.protocol_context.clone(),
-            accepted,
-            vitals.clone(),
-            self.draining.subscribe(),
-        );
+        let connection = serve(self.protocol_context.clone(), accepted, vitals.clone());
         let place = ConnectionPlace::new(place);
         let freed = Arc::downgrade(&place);
         let task = self.workers.spawn(async move {
@@ -175,7 +170,7 @@ impl Connections {
         let refused = self.protocol_context.heads.refused.get();
         let is_tight = std::mem::replace(&mut self.heads_refused, refused) != refused;
         self.clients
-            .sweep(&self.timeouts, *self.draining.borrow(), is_tight, now);
+            .sweep(&self.timeouts, self.is_draining, is_tight, now);
     }
 }
 
@@ -205,7 +200,6 @@ async fn serve(
     protocol_context: ProtocolContext,
     (stream, peer): Accepted,
     vitals: Arc<Vitals>,
-    mut draining: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let ProtocolContext {
         protocol,
@@ -220,7 +214,7 @@ async fn serve(
     tokio::select! {
         biased;
         ready = stream.readable() => ready?,
-        _ = draining.wait_for(|is_draining| *is_draining) => return Ok(()),
+        () = vitals.draining() => return Ok(()),
     }
     let (counts_heads, inside) = match &protocol {
         ListenerProtocol::Http(_) => (true, Inside::Http),
@@ -228,9 +222,9 @@ async fn serve(
     };
     let socket = Socket::new(stream, vitals.clone(), heads, counts_heads);
     match tls {
-        None => serve_protocol(protocol, socket, peer, vitals, draining).await,
+        None => serve_protocol(protocol, socket, peer, vitals).await,
         Some(tls) => match Box::pin(tls.accept(socket, inside)).await {
-            Some(stream) => serve_protocol(protocol, stream, peer, vitals, draining).await,
+            Some(stream) => serve_protocol(protocol, stream, peer, vitals).await,
             None => Ok(()),
         },
     }
@@ -241,7 +235,6 @@ async fn serve_protocol(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     vitals: Arc<Vitals>,
-    draining: watch::Receiver<bool>,
 ) -> io::Result<()> {
     vitals.enter(Phase::New);
     match protocol {
@@ -252,12 +245,11 @@ async fn serve_protocol(
                     address: peer,
                     vitals,
                 },
-                draining,
             ))
             .await
         }
         ListenerProtocol::Resp(service) => {
-            Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await
+            Box::pin(service.serve(stream, Some(peer), &vitals)).await
         }
     }
 }

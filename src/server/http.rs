@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 
 /// Minimum and maximum size of the parser's buffer, in bytes.
 const HTTP_BUFFER_BYTES: (usize, usize) = (8 << 10, 16 << 20);
@@ -54,40 +53,43 @@ impl Http {
         }
     }
 
-    /// Serves a connection until it ends, or until its request is finished and `draining` is true.
+    /// Serves a connection until it ends, or until it shall drain and its request is finished.
     pub(super) async fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
-        mut draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let Self {
             service,
             connections,
         } = self;
-        let respond = service_fn(move |request: hyper::Request<Incoming>| {
+        let service = service.for_connection();
+        let vitals = peer.vitals.clone();
+        let respond = service_fn(move |mut request: hyper::Request<Incoming>| {
+            let service = service.clone();
             let vitals = peer.vitals.clone();
             vitals.enter(Phase::Busy);
-            let (mut parts, body) = request.into_parts();
-            parts.extensions.insert(peer.clone());
             vitals.is_body_unread.store(false, Relaxed);
-            let is_awaited = parts.headers.contains_key(header::EXPECT);
-            let body = Unread {
-                rest: Some(body),
-                is_awaited,
-                vitals: vitals.clone(),
-            };
-            let response = service
-                .clone()
-                .respond(hyper::Request::from_parts(parts, Body::new(body)));
+            request.extensions_mut().insert(peer.clone());
+            let is_awaited = request.headers().contains_key(header::EXPECT);
+            let request = request.map(|body| {
+                Body::new(Unread {
+                    rest: Some(body),
+                    is_awaited,
+                    vitals: vitals.clone(),
+                })
+            });
             // Boxed: otherwise an idle connection would reserve the memory of a handler.
-            Box::pin(async move { Ok::<_, Infallible>(responded(response.await, vitals)) })
+            Box::pin(async move {
+                let response = service.respond(request).await;
+                Ok::<_, Infallible>(responded(response, vitals))
+            })
         });
         let mut connection = pin!(connections.serve_connection(TokioIo::new(stream), respond));
         tokio::select! {
             biased;
             ended = connection.as_mut() => return ended.map_err(io::Error::other),
-            _ = draining.wait_for(|is_draining| *is_draining) => {}
+            () = vitals.draining() => {}
         }
         connection.as_mut().graceful_shutdown();
         connection.await.map_err(io::Error::other)

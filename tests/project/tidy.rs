@@ -25,14 +25,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["clock"]),
     ("budget", &[]),
     ("socket", &["budget", "turn"]),
+    ("tally", &[]),
     ("turn", &[]),
     (
         "http",
-        &["access", "budget", "clock", "engine", "socket", "turn"],
+        &[
+            "access", "budget", "clock", "engine", "socket", "tally", "turn",
+        ],
     ),
     (
         "resp",
-        &["access", "budget", "clock", "engine", "socket", "turn"],
+        &[
+            "access", "budget", "clock", "engine", "socket", "tally", "turn",
+        ],
     ),
 ];
 
@@ -54,6 +59,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
     ("budget", &[]),
     ("socket", &[]),
+    ("tally", &[]),
     ("turn", &[]),
     ("http", &["cuckood_filter", "cuckood_state", "cuckood_log"]),
     ("resp", &["cuckood_filter", "cuckood_state", "cuckood_log"]),
@@ -127,7 +133,15 @@ const FENCED: &[(&str, &[&str])] = &[
     ("std::env", &["cli", "config"]),
     (
         "std::thread",
-        &["cuckood-log", "cuckood-nats", "engine", "server", "cli"],
+        // `tally` asks for the number of processors.
+        &[
+            "cuckood-log",
+            "cuckood-nats",
+            "engine",
+            "server",
+            "tally",
+            "cli",
+        ],
     ),
     ("std::time::SystemTime", &["clock"]),
 ];

@@ -9,7 +9,6 @@ use cuckood_state::domain::Kind;
 use futures_util::FutureExt;
 use std::pin::pin;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
 
 #[test]
 fn invalid_request_gets_error_and_closes() {
@@ -382,8 +381,7 @@ fn idle_connection_takes_little_memory() {
     let service = Service::start();
     let (_client, stream) = tokio::io::duplex(64);
     let vitals = Vitals::default();
-    let (_draining, receiver) = watch::channel(false);
-    let connection = service.resp.serve(stream, None, &vitals, receiver);
+    let connection = service.resp.serve(stream, None, &vitals);
     let bytes = size_of_val(&connection);
     assert!(bytes <= 6 << 10, "{bytes}");
 }
@@ -404,8 +402,7 @@ fn long_command_takes_several_turns() {
         .chain(items.iter().map(Vec::as_slice));
     let (mut client, stream) = tokio::io::duplex(8 << 20);
     let vitals = Vitals::default();
-    let (_draining, receiver) = watch::channel(false);
-    let mut serving = pin!(service.resp.serve(stream, None, &vitals, receiver));
+    let mut serving = pin!(service.resp.serve(stream, None, &vitals));
     client
         .write_all(&encoded(&exist.collect::<Vec<_>>()))
         .now_or_never()

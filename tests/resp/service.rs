@@ -179,19 +179,19 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 async fn accept(listener: TcpListener, resp: resp::Service, draining: watch::Sender<bool>) {
     while let Ok((stream, peer)) = listener.accept().await {
         let resp = resp.clone();
-        let draining = draining.subscribe();
+        let vitals = Arc::<Vitals>::default();
+        let ordered = vitals.clone();
+        let mut draining = draining.subscribe();
+        tokio::spawn(async move {
+            if draining.wait_for(|is_draining| *is_draining).await.is_ok() {
+                ordered.drain();
+            }
+        });
         tokio::spawn(async move {
             // A connection may break as it likes.
-            let vitals = Arc::<Vitals>::default();
             vitals.enter(Phase::New);
-            let _ = resp
-                .serve(
-                    socket(stream, vitals.clone()),
-                    Some(peer),
-                    &vitals,
-                    draining,
-                )
-                .await;
+            let stream = socket(stream, vitals.clone());
+            let _ = resp.serve(stream, Some(peer), &vitals).await;
         });
     }
 }

@@ -6,7 +6,7 @@ pub(crate) mod coupons;
 pub(crate) mod spec;
 mod statistics;
 
-use super::api::Api;
+use super::api::ApiHandle;
 use super::call::{
     Call, Delete, Export, Maintain, Manage, Read, Resource, UploadCommands, parse_name,
 };
@@ -30,7 +30,6 @@ use http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spec::{CouponPatch, FilterResponse, RequestedSpec, patched};
-use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
 /// The response to a clear.
@@ -94,7 +93,7 @@ const FILTERS_READ: usize = 16;
 
 /// `GET` of a collection: a page of filters.
 struct FilterPage {
-    api: Arc<Api>,
+    api: ApiHandle,
     kind: Kind,
     page: CollectionPage,
 }

@@ -4,7 +4,7 @@ use super::live::LiveImport;
 use super::upload::{LineBatch, Upload};
 use crate::access::{EndUser, Guesses};
 use crate::budget::{Owner, UsedUp};
-use crate::http::api::Api;
+use crate::http::api::ApiHandle;
 use crate::http::call::UploadCommands;
 use crate::http::response::{Code, Problem, refusals};
 use cuckood_state::domain::{
@@ -21,7 +21,7 @@ const CATCH_UP_ENTRIES: u32 = 2_500;
 
 /// An import as it was asked for.
 pub(super) struct ImportRequest {
-    pub(super) api: Arc<Api>,
+    pub(super) api: ApiHandle,
     pub(super) view: Arc<FilterView>,
     pub(super) by: Option<KeyName>,
     pub(super) begin: ImportBegin,

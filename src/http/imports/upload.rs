@@ -5,7 +5,7 @@ use super::live::LiveImport;
 use super::observations::Observations;
 use super::pace::Pace;
 use crate::access::{Caller, Scope};
-use crate::http::api::Api;
+use crate::http::api::ApiHandle;
 use crate::http::request::body::Pieces;
 use crate::http::response::{Code, Problem};
 use crate::turn::Turn;
@@ -34,7 +34,7 @@ pub(super) struct LineBatch {
 
 /// The pieces of an upload as they arrive.
 pub(super) struct UploadPieces {
-    pub(super) api: Arc<Api>,
+    pub(super) api: ApiHandle,
     pub(super) caller: Caller,
     pub(super) view: Arc<FilterView>,
     pub(super) live: LiveImport,

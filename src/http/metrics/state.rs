@@ -3,7 +3,7 @@
 use super::exposition::TextFormat;
 use super::{Figures, rows, write_text};
 use crate::engine::{Engine, EngineStatus};
-use crate::http::api::Api;
+use crate::http::api::{Api, ApiHandle};
 use cuckood_filter::StateCounts;
 use cuckood_log::journal::OtherNode;
 use cuckood_state::domain::{ImportState, Kind, Stats, Timestamp};
@@ -11,13 +11,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 /// Renders all metrics of a service and of its process.
-pub(in crate::http) fn render(api: &Arc<Api>, format: TextFormat) -> Result<String, fmt::Error> {
+pub(in crate::http) fn render(api: &ApiHandle, format: TextFormat) -> Result<String, fmt::Error> {
     let mut state = Registry::with_prefix("cuckood");
     state.register_collector(Box::new(ServiceState(api.clone())));
     let mut process = Registry::default();
@@ -28,7 +27,7 @@ pub(in crate::http) fn render(api: &Arc<Api>, format: TextFormat) -> Result<Stri
 /// The present state of a service.
 #[derive(derive_more::Debug)]
 #[debug("ServiceState")]
-struct ServiceState(Arc<Api>);
+struct ServiceState(ApiHandle);
 
 /// The resources that this process uses, under the names that Prometheus' own libraries use.
 #[derive(Debug)]

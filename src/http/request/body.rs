@@ -3,8 +3,7 @@
 
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
 use crate::access::Caller;
-use crate::budget::BudgetShare;
-use crate::budget::{Budget, Owner, UsedUp};
+use crate::budget::{Budget, BudgetShare, FREE_BYTES, Owner, UsedUp};
 use crate::http::options::HttpOptions;
 use crate::http::response::{Code, Problem};
 use axum::body::{BodyDataStream, HttpBody};
@@ -126,7 +125,14 @@ impl Reading {
         arriving.check_length(arriving.body.size_hint().lower())?;
         let first = arriving.next().await?.unwrap_or_default();
         arriving.check_length(first.len() as u64)?;
-        let share = BudgetShare::of(self.budget.clone(), arriving.owner, first.len() as u64)?;
+        let length = first.len() as u64;
+        // A piece of a compressed body is not in the connection's buffer.
+        let share = if length <= FREE_BYTES && arriving.share.is_none() {
+            None
+        } else {
+            let budget = self.budget.clone();
+            Some(BudgetShare::of(budget, arriving.owner, length)?)
+        };
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
@@ -146,7 +152,7 @@ impl Reading {
         }
         Ok(HeldBody {
             bytes: buffer.bytes.into(),
-            _share: buffer.share,
+            _share: Some(buffer.share),
         })
     }
 
@@ -166,6 +172,7 @@ impl Reading {
         let mut arriving = ArrivingBody {
             bytes_max,
             silence,
+            share: Some(self.share(arriving.owner)),
             ..arriving
         };
         arriving.begin(UPLOAD_BYTES, PIECE_BYTES_MAX)?;
@@ -179,16 +186,18 @@ impl Reading {
     /// The body of a request, of which no more than the limit may arrive.
     fn arriving(&self, request: Request) -> Result<ArrivingBody, Problem> {
         let owner = request.extensions().get::<Caller>().map(Caller::owner);
+        let coding = Coding::of(request.headers())?;
+        let is_compressed = coding.decoder_bytes() > 0;
         Ok(ArrivingBody {
             owner,
-            coding: Some(Coding::of(request.headers())?),
+            coding: Some(coding),
             expander: None,
             body: request.into_body().into_data_stream(),
             frame: Bytes::new(),
             received: 0,
             bytes_max: self.bytes_max as u64,
             silence: None,
-            share: self.share(owner),
+            share: is_compressed.then(|| self.share(owner)),
         })
     }
 }
@@ -199,7 +208,7 @@ pub(crate) struct HeldBody {
     /// Dropped before the share.
     #[as_ref([u8])]
     pub(crate) bytes: Bytes,
-    pub(crate) _share: BudgetShare,
+    pub(crate) _share: Option<BudgetShare>,
 }
 
 /// A body that arrives and is decompressed in pieces.
@@ -218,16 +227,17 @@ struct ArrivingBody {
     /// How many may, compressed or decompressed.
     bytes_max: u64,
     owner: Option<Owner>,
-    /// Dropped after the decoder.
-    share: BudgetShare,
+    /// The memory of the decoder or upload; `None` for a complete body that is not compressed. Dropped after the decoder.
+    share: Option<BudgetShare>,
 }
 
 impl ArrivingBody {
     /// Takes memory for the decoder and its piece, which is of at least `piece_bytes`, and for `bytes` more. Does nothing the second time.
     fn begin(&mut self, bytes: u64, piece_bytes: u64) -> Result<(), Problem> {
         if let Some(coding) = self.coding.take() {
-            self.share
-                .hold(bytes + coding.decoder_bytes().max(piece_bytes))?;
+            if let Some(share) = &mut self.share {
+                share.hold(bytes + coding.decoder_bytes().max(piece_bytes))?;
+            }
             self.expander = coding.expander()?;
         }
         Ok(())

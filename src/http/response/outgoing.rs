@@ -6,8 +6,7 @@
 //! besides, such as a list of digests, its handler counts in a separate share.
 
 use super::{Code, Problem};
-use crate::budget::BudgetShare;
-use crate::budget::{Budget, Owner};
+use crate::budget::{Budget, BudgetShare, FREE_BYTES, Owner};
 use crate::turn::Turn;
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
@@ -22,9 +21,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-
-/// A body of up to this many bytes is part of the memory of its connection (`server/capacity.rs`).
-const FREE_BYTES: u64 = 16 << 10;
 
 /// Target size of the chunks that a stream produces. A longer one is passed on in pieces of this size.
 pub(crate) const CHUNK_BYTES: usize = 32 << 10;

@@ -391,9 +391,6 @@ impl Faults {
     }
 }
 
-/// Items that are normalized before the turn is asked: even of the longest ones, no more than it allows unmeasured.
-const ITEMS_AT_ONCE: usize = UNMEASURED_MAX / ITEM_BYTES_MAX;
-
 /// The digests of a list of 1 to `items_max` items. Normalization can take long, so other tasks run in between.
 pub(crate) async fn digests(
     view: &FilterView,
@@ -405,14 +402,33 @@ pub(crate) async fn digests(
     let mut faults = Faults::default();
     let mut turn = Turn::default();
     let mut digests = Vec::with_capacity(items.len());
-    for (number, chunk) in items.chunks(ITEMS_AT_ONCE).enumerate() {
-        for (index, item) in (number * ITEMS_AT_ONCE..).zip(chunk) {
-            digests.push(faults.digest(view, item, || format!("/{field}/{index}")));
+    loop {
+        hash_some(view, field, items, &mut digests, &mut faults);
+        if digests.len() == items.len() {
+            faults.check()?;
+            return Ok(digests);
         }
-        turn.work(chunk.iter().map(Item::bytes).sum()).await;
+        turn.step().await;
     }
-    faults.check()?;
-    Ok(digests)
+}
+
+/// Hashes the next items, of as many bytes as a turn allows unmeasured. No step of an asynchronous loop: that takes longer than hashing.
+fn hash_some(
+    view: &FilterView,
+    field: &str,
+    items: &[Item<'_>],
+    digests: &mut Vec<Digest>,
+    faults: &mut Faults,
+) {
+    let mut bytes = 0;
+    for item in &items[digests.len()..] {
+        let index = digests.len();
+        digests.push(faults.digest(view, item, || format!("/{field}/{index}")));
+        bytes += item.bytes();
+        if bytes >= UNMEASURED_MAX {
+            return;
+        }
+    }
 }
 
 /// Refuses a list that is empty or too long.

@@ -111,7 +111,7 @@ pub enum Outcome {
     /// Items were removed.
     Removed(Removed),
     /// Pairs were replaced, in the order of the request.
-    Replaced(Vec<ItemOutcome>),
+    Replaced(#[serde(serialize_with = "super::items::serialize_outcomes")] Vec<ItemOutcome>),
     /// This many items were removed.
     Cleared(u64),
     /// A new redemption, or a new hold.

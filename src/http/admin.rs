@@ -29,13 +29,13 @@ use utoipa::{IntoParams, ToSchema};
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = Info, example = json!({
-    "version": "0.1.0", "uptime_seconds": 60, "durability": "fsync", "filters": 2, "line_ups": 0, "redemptions": 0,
+    "version": "0.2.0", "uptime_seconds": 60, "durability": "fsync", "filters": 2, "line_ups": 0, "redemptions": 0,
     "idempotency_records": 0, "idempotency_bytes": 0, "idempotency_room_bytes": 67_108_864, "last_seq": 4711,
     "memory": {"tables_bytes": 1_848_000, "records_bytes": 0, "limit_bytes": 1_073_741_824},
     "storage": {"disk_bytes": 8_388_608, "free_bytes": 10_737_418_240_u64, "wal_bytes_written": 4096, "snapshot_bytes_written": 0}
 }))]
 struct ServiceInfo {
-    #[schema(example = "0.1.0")]
+    #[schema(example = "0.2.0")]
     version: &'static str,
     /// The request's key. Absent if no keys are configured.
     key: Option<KeyInfo>,
@@ -221,7 +221,7 @@ pub(super) async fn backup(call: Call<Export>) -> HandlerResult {
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = Cluster, example = json!({
-    "journal": "local", "position": 4711, "build": "0.1.0", "understands": 2, "enabled": 2, "nodes": []
+    "journal": "local", "position": 4711, "build": "0.2.0", "understands": 2, "enabled": 2, "nodes": []
 }))]
 struct ClusterStatus {
     /// `local` for a single node, `nats` for one of several.
@@ -230,7 +230,7 @@ struct ClusterStatus {
     /// The last position of the log that this node has applied.
     position: u64,
     /// The build of this node.
-    #[schema(example = "0.1.0")]
+    #[schema(example = "0.2.0")]
     build: &'static str,
     /// The highest version of the log's entries that this node understands.
     understands: u16,

@@ -6,8 +6,8 @@ use crate::node::{EPOCH, Node};
 use cuckood::engine::SubmitError;
 use cuckood_log::testing::simulated_time::SimulatedTime;
 use cuckood_state::domain::{
-    Applied, Command, FORMAT_VERSION, IdempotencyKey, KeyName, Kind, Outcome, RedemptionId,
-    RedemptionStatus, Refusal, Seq, Supply, Target,
+    Applied, Command, FORMAT_VERSION, IdempotencyKey, KeyName, Kind, Meaning, Outcome,
+    RedemptionId, RedemptionStatus, Refusal, Seq, Supply, Target,
 };
 use cuckood_state::testing::commands::{NewFilter, code, insert, name_of, redeem_for, target};
 use cuckood_state::testing::random::Random;
@@ -48,6 +48,18 @@ struct Operation {
     contest: Option<Contested>,
     /// The first outcome under its key.
     first: Option<Outcome>,
+}
+
+impl Operation {
+    /// A command without a key, which contests nothing.
+    fn plain(command: Command) -> Operation {
+        Operation {
+            command,
+            key: None,
+            contest: None,
+            first: None,
+        }
+    }
 }
 
 /// A use of a contested code.
@@ -220,21 +232,11 @@ impl Clients {
 
     fn next_operation(&mut self, node: &Node, number: usize) -> Option<Operation> {
         if let Some(command) = self.preparation.pop_front() {
-            return Some(Operation {
-                command,
-                key: None,
-                contest: None,
-                first: None,
-            });
+            return Some(Operation::plain(command));
         }
         if self.random.below(200) == 0 {
             let version = FORMAT_VERSION;
-            return Some(Operation {
-                command: Command::Enable { version },
-                key: None,
-                contest: None,
-                first: None,
-            });
+            return Some(Operation::plain(Command::Enable { version }));
         }
         match self.random.below(100) {
             0..45 => Some(self.redemption()),
@@ -488,8 +490,16 @@ impl Clients {
                 continue;
             }
             is_proven = false;
-            if self.clients[node].attempt.is_none() && nodes[node].engine.is_some() {
-                self.clients[node].operation = Some(self.redemption());
+            if self.clients[node].attempt.is_none()
+                && let Some(engine) = &nodes[node].engine
+            {
+                // The faults may have ended before the version of a customer's redemption could be enabled.
+                let operation = if self.supply == LIMITED && !engine.engine().has(Meaning::Uses) {
+                    Operation::plain(insert(CONTEST, 0..1))
+                } else {
+                    self.redemption()
+                };
+                self.clients[node].operation = Some(operation);
                 self.attempt(node, node, nodes, runtime);
             }
         }

@@ -18,8 +18,9 @@ use tempfile::TempDir;
 const NODES: usize = 3;
 const CODES: usize = 200_000;
 
-/// A build that understands later entries than this one. `CUCKOOD_RELEASE` names the program of the release; by default it is this build.
-const LATER: (&str, &str) = ("CUCKOOD_TEST_VERSION", "3");
+/// The version that a later build understands. `CUCKOOD_RELEASE` names the program of the release; by default it is this build, and the later
+/// one understands the next version, which exists for tests only.
+const LATER: &str = "CUCKOOD_TEST_VERSION";
 
 /// The setting with which a node enables what it understands.
 const CONFIGURE: (&str, &str) = ("CUCKOOD__CLUSTER__CONFIGURE", "true");
@@ -45,7 +46,8 @@ impl Cluster {
             ("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0"),
         ];
         all.extend(settings);
-        let release = std::env::var_os("CUCKOOD_RELEASE").filter(|_| !settings.contains(&LATER));
+        let release = std::env::var_os("CUCKOOD_RELEASE")
+            .filter(|_| !settings.iter().any(|(name, _)| *name == LATER));
         let program = release.map_or(env!("CARGO_BIN_EXE_cuckood").into(), PathBuf::from);
         Service::start(&program, &self.dirs[node].path().join("data"), &all)
     }
@@ -98,8 +100,6 @@ impl Cluster {
 
 #[test]
 fn later_version_is_enabled_under_load() {
-    let later = FORMAT_VERSION + 1;
-    assert_eq!(LATER.1, later.to_string());
     let mut cluster = Cluster {
         servers: Servers::start(1),
         dirs: std::array::from_fn(|_| tempfile::tempdir().unwrap()),
@@ -108,6 +108,9 @@ fn later_version_is_enabled_under_load() {
     };
     (0..NODES).for_each(|node| cluster.replace(node, &[]));
     let released = cluster.understood_by_release();
+    let later = FORMAT_VERSION.max(released + 1);
+    let understood = later.to_string();
+    let newer = (LATER, understood.as_str());
     let clients = cluster.clients.clone();
     let first = cluster.clients.lock()[0].clone();
     assert!(settled(|| first.put("/v1/coupons/sale", &json!({"capacity": CODES}))).status < 300);
@@ -146,14 +149,14 @@ fn later_version_is_enabled_under_load() {
             cluster.replace(node, settings);
             more(10);
         };
-        replace(&mut cluster, 0, &[LATER]);
-        replace(&mut cluster, 1, &[LATER]);
+        replace(&mut cluster, 0, &[newer]);
+        replace(&mut cluster, 1, &[newer]);
         // Nothing that the release does not understand is in the log yet.
         replace(&mut cluster, 1, &[]);
         cluster.wait_for_enabled(released);
-        replace(&mut cluster, 1, &[LATER]);
+        replace(&mut cluster, 1, &[newer]);
         // Nothing is enabled that would stop the last node.
-        replace(&mut cluster, 0, &[LATER, CONFIGURE]);
+        replace(&mut cluster, 0, &[newer, CONFIGURE]);
         let waits = |line: &str| line.contains("update these nodes").then(|| line.to_owned());
         let waiting = cluster.nodes[0]
             .as_ref()
@@ -167,7 +170,7 @@ fn later_version_is_enabled_under_load() {
         );
         cluster.wait_for_enabled(released);
         more(10);
-        replace(&mut cluster, 2, &[LATER]);
+        replace(&mut cluster, 2, &[newer]);
         cluster.wait_for_enabled(later);
 
         // The downgrade of a node is rejected, whether it has read the log up to there or starts empty. The others continue.
@@ -194,7 +197,7 @@ fn later_version_is_enabled_under_load() {
             );
             downgraded.kill();
             more(10);
-            replace(&mut cluster, 2, &[LATER]);
+            replace(&mut cluster, 2, &[newer]);
         }
         cluster.wait_for_enabled(later);
         drop(end);

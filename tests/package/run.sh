@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Installs the package that is this script's argument into an empty Debian, starts it as systemd would, upgrades it while it runs,
-# removes and purges it, and checks after each step what must not have changed. Of another machine's package, it runs only the program
-# (qemu-user-static, libc6-arm64-cross). Needs root, debootstrap and lintian.
+# removes and purges it, and checks after each step what must not have changed. A second argument names the package of an earlier release to
+# upgrade from. Of another machine's package, it runs only the program (qemu-user-static, libc6-arm64-cross). Needs root, debootstrap and
+# lintian.
 #
 # There is no systemd in the chroot: the unit's command line is started with the unit's environment, by the unit's user.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 package=${1:?the .deb}
+earlier=${2:-$package}
 source tests/package/debian.sh
 
 say "lintian"
@@ -52,7 +54,7 @@ data() { (cd "$root/var/lib/cuckood" && find . -type f -exec sha256sum {} + | so
 
 say "installed"
 started=${EPOCHREALTIME/./}
-install_package "$package"
+install_package "$earlier"
 [ "$(inside getent passwd cuckood | cut -d: -f6-7)" = "/var/lib/cuckood:/usr/sbin/nologin" ] || fail "the user"
 [ "$(inside stat -c '%U %G %a' /var/lib/cuckood)" = "cuckood cuckood 700" ] || fail "the data directory: $(inside stat -c '%U %G %a' /var/lib/cuckood)"
 [ "$(inside dpkg-query --showformat='${Conffiles}' --show cuckood | awk '{ print $1 }')" = /etc/cuckood/config.toml ] || fail "conffiles"
@@ -65,7 +67,7 @@ start
 [ "$(stat -c %u "/proc/$service")" = "$(inside id -u cuckood)" ] || fail "its user"
 inside env CUCKOOD__SERVER__LISTEN="$address" cuckood healthcheck --config /etc/cuckood/config.toml || fail "healthcheck"
 redeem_first
-say "${package##*/} in $suite: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the installation began"
+say "${earlier##*/} in $suite: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the installation began"
 
 say "upgraded while it runs"
 echo '# a line of the operator' >>"$root/etc/cuckood/config.toml"
@@ -75,6 +77,7 @@ sed -i 's/^Version: .*/&+newer/' "$newer/DEBIAN/control"
 dpkg-deb --root-owner-group --build "$newer" "$newer.deb" >/dev/null
 install_package "$newer.deb"
 [[ $(inside dpkg-query --showformat='${Version}' --show cuckood) = *+newer ]] || fail "the version"
+say "from ${earlier##*/} to ${package##*/}"
 redeem order-43 | grep -q '"code":"code-redeemed"' || fail "it no longer serves during the upgrade"
 stop
 start

@@ -45,6 +45,11 @@
 
 #![warn(missing_docs)]
 
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod chunk;
 mod filter;
 pub mod hash;

@@ -34,7 +34,8 @@ fi
 inside() { chroot "$root" env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 install_package() {
     cp "$1" "$root/tmp/package.deb"
-    inside apt-get install --yes --no-install-recommends /tmp/package.deb >"$root/tmp/apt.log" 2>&1 || fail "$(cat "$root/tmp/apt.log")"
+    # As an unattended upgrade does it: the operator's settings stay.
+    inside apt-get install --yes --no-install-recommends -o Dpkg::Options::=--force-confold /tmp/package.deb >"$root/tmp/apt.log" 2>&1 || fail "$(cat "$root/tmp/apt.log")"
 }
 unit=$root/usr/lib/systemd/system/cuckood.service
 of_unit() { sed -n "s/^$1=//p" "$unit"; }

@@ -309,6 +309,9 @@ impl Lines {
         self.is_begun = true;
         let line = match line {
             Err(_) if is_only_line && has_returns => return Err(UploadFault::CarriageReturns),
+            Ok(line) if is_only_line && memchr(b'\r', line).is_some() => {
+                return Err(UploadFault::CarriageReturns);
+            }
             Err(fault) => return Ok(Some(Line::Rejected(fault))),
             Ok(line) if memchr(0, line).is_some() => {
                 return Ok(Some(Line::Rejected(LineFault::Malformed)));
@@ -318,9 +321,6 @@ impl Lines {
         Ok(Some(match self.format {
             UploadFormat::NdJson => ndjson(line),
             UploadFormat::Text | UploadFormat::Csv if line.is_empty() => Line::Blank,
-            UploadFormat::Text if is_only_line && memchr(b'\r', line).is_some() => {
-                return Err(UploadFault::CarriageReturns);
-            }
             UploadFormat::Text => item(line),
             UploadFormat::Csv => {
                 let is_column = |index, _: &[u8]| index == self.column;
@@ -872,6 +872,11 @@ mod tests {
             let pieces: Vec<&[u8]> = long.chunks(1_000).collect();
             assert_eq!(read(format, &pieces), Err(UploadFault::CarriageReturns));
         }
+        let with_nul = [b"a\r".repeat(HEAD_BYTES), b"\0".to_vec()].concat();
+        assert_eq!(
+            read(UploadFormat::Text, &[&with_nul]),
+            Err(UploadFault::CarriageReturns)
+        );
         assert_eq!(read(UploadFormat::Text, &[b"a\r"]).unwrap(), ["a"]);
         assert_eq!(
             read(UploadFormat::Text, &[&long, b"\nb"]).unwrap(),

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
-        .with_context(|| format!("can't listen on {address}"))
+        .with_context(|| format!("can't listen on {address}: end what listens there, or set server.listen, resp.listen or server.probe_listen"))
 }
 
 /// Loads the configuration: the file, if one is named, and the environment.

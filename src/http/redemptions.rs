@@ -95,11 +95,16 @@ impl RedemptionRequest<'_> {
             faults.note(|| "/reference".into(), detail);
         }
         let customer = self.customer.as_ref().map(AsRef::as_ref);
-        let is_missing = customer.is_none() && view.spec.supply.per_customer.is_some();
-        let is_possible = |customer: &str| (1..=CUSTOMER_BYTES_MAX).contains(&customer.len());
-        if is_missing || !customer.is_none_or(is_possible) {
-            let detail = format!("expected a string of 1 to {CUSTOMER_BYTES_MAX} bytes");
-            faults.note(|| "/customer".into(), detail);
+        match customer.map(str::len) {
+            None if view.spec.supply.per_customer.is_some() => {
+                let detail = "missing: the coupon has `per_customer`";
+                faults.note(|| "/customer".into(), detail);
+            }
+            None | Some(1..=CUSTOMER_BYTES_MAX) => {}
+            Some(_) => {
+                let detail = format!("expected a string of 1 to {CUSTOMER_BYTES_MAX} bytes");
+                faults.note(|| "/customer".into(), detail);
+            }
         }
         faults.check()?;
         Ok(RequestedUse {

@@ -90,6 +90,13 @@ fn rejected(status: StatusCode, text: &str) -> ClientError {
             detail,
         );
     };
+    // The service's advice is for HTTP.
+    let detail = match status {
+        StatusCode::UNAUTHORIZED => {
+            "set CUCKOOD_KEY, for the target of `move` CUCKOOD_TO_KEY, to a valid key"
+        }
+        _ => detail,
+    };
     // The detail of several faults does not name them.
     let faults = problem["errors"]
         .as_array()
@@ -228,7 +235,7 @@ impl Client {
         let why = match &source {
             ureq::Error::Io(error) => match tls_fault(error) {
                 Some(fault) => fault,
-                None => format!("{error}; is the service running?"),
+                None => format!("{error}; is the service running, and --url right?"),
             },
             ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
                 format!("{source}; is the service running, and --url right?")
@@ -326,6 +333,9 @@ mod tests {
         )
         .to_string();
         assert_eq!(none, "409 filter-full: full");
+        let no_key = r#"{"code":"unauthenticated","detail":"send the header"}"#;
+        let no_key = rejected(StatusCode::UNAUTHORIZED, no_key).to_string();
+        assert!(no_key.contains("CUCKOOD_KEY"), "{no_key}");
     }
 
     #[test]
@@ -337,7 +347,10 @@ mod tests {
             anyhow::Error::from(client.get("/readyz", None).unwrap_err())
         );
         assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");
-        assert!(error.ends_with("; is the service running?"), "{error}");
+        assert!(
+            error.ends_with("; is the service running, and --url right?"),
+            "{error}"
+        );
     }
 
     #[test]

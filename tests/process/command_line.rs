@@ -235,7 +235,7 @@ type Failure = (&'static str, &'static str, &'static str, &'static str);
 
 const BACKUP: &str = "name a file that `cuckood backup FILE` wrote";
 const DATA: &str = "name the directory of storage.path";
-const RUNNING: &str = "is the service running?";
+const RUNNING: &str = "is the service running, and --url right?";
 
 const FAILURES: &[Failure] = &[
     (

@@ -8,5 +8,7 @@ if [ "${1:-}" = openapi ]; then
 fi
 cargo fmt --all --check
 cargo clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
+# The filter with Loom's atomics: `make test-long WHAT=loom` runs it.
+RUSTFLAGS="--cfg loom -A unused" cargo check --quiet --locked --package cuckood-filter --lib --profile test --target-dir target/loom
 # Licenses and sources of dependencies, where cargo-deny is installed. `make deny` also checks for known vulnerabilities.
 ! cargo deny --version >/dev/null 2>&1 || cargo deny --locked check bans licenses sources

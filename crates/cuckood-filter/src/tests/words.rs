@@ -8,12 +8,8 @@ pub(crate) use loom::sync::atomic::AtomicU64;
 pub(crate) struct Words(Vec<AtomicU64>);
 
 impl Words {
-    pub(crate) fn zeroed(len: usize) -> Self {
-        Self((0..len).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    pub(crate) fn try_zeroed(len: usize) -> Result<Self, OutOfMemory> {
-        Ok(Self::zeroed(len))
+    pub(crate) fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self((0..len).map(|_| AtomicU64::new(0)).collect()))
     }
 
     pub(crate) fn prefetch(&self, _: usize) {}

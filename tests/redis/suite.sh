@@ -10,7 +10,7 @@ export PATH=$PWD/target/tools/bin:$PATH
 mkdir -p "$place"
 data=$(mktemp -d)
 . tests/service.sh
-trap 'kill "$service" 2>/dev/null; rm -rf "$data"' EXIT
+trap 'kill "$service" 2>/dev/null || true; rm -rf "$data"' EXIT
 
 if [ ! -e "$place/done-$version" ]; then
     python3 -m venv --clear "$place/python"

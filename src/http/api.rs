@@ -67,7 +67,7 @@ impl ApiHandle {
         Self(Arc::new(api))
     }
 
-    /// A handle with a reference count of its own.
+    /// Returns a handle for another connection.
     pub(super) fn for_connection(&self) -> Self {
         Self::new(Arc::clone(&self.0))
     }

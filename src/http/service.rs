@@ -62,7 +62,6 @@ enum Offer {
 }
 
 struct ServiceParts {
-    api: ApiHandle,
     operations: Arc<Operations>,
     router: Router,
     /// Limits the log lines about writes that were rejected for lack of memory or disk space.
@@ -77,7 +76,6 @@ impl HttpService {
         let room = LogLimiter::default();
         let slow = LogLimiter::for_slow_requests();
         let parts = Arc::new(ServiceParts {
-            api: api.clone(),
             operations,
             router,
             room,
@@ -161,7 +159,6 @@ impl HttpService {
     /// memory as well.
     async fn respond_uncompressed(&self, mut request: Request) -> (Response, Option<Owner>) {
         let parts = &*self.parts;
-        let offer = self.offer;
         let begun = Instant::now();
         let route = parts.operations.route(request.uri().path());
         let id = request_id(request.headers());
@@ -192,9 +189,8 @@ impl HttpService {
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let handled = pin!(async {
-                let admitted =
-                    parts.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
-                owner = match offer {
+                let admitted = self.admit(&mut request, route, operation, &id, &mut is_stranger);
+                owner = match self.offer {
                     Offer::Everything => request.extensions().get::<Caller>().map(Caller::owner),
                     Offer::Probes => Some(Owner::named(b"probes")),
                 };
@@ -289,14 +285,11 @@ impl HttpService {
         }
         (response, owner)
     }
-}
 
-impl ServiceParts {
     /// Admits a request. `is_stranger` is cleared once its key is known to be valid, even if the request is rejected then.
     fn admit(
         &self,
         request: &mut Request,
-        offer: Offer,
         route: &Route,
         operation: Option<&Operation>,
         id: &HeaderValue,
@@ -304,7 +297,7 @@ impl ServiceParts {
     ) -> Result<(), Problem> {
         head::check(request)?;
         let path = request.uri().path();
-        if offer == Offer::Probes {
+        if self.offer == Offer::Probes {
             // Nothing else distinguishes clients without keys.
             if let Some(peer) = request.extensions().get::<Peer>() {
                 let mut caller = Caller::anonymous();
@@ -317,7 +310,7 @@ impl ServiceParts {
         }
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(path, "/livez" | "/readyz");
-        if !is_probe && offer == Offer::Everything && self.api.access.is_open() {
+        if !is_probe && self.offer == Offer::Everything && self.api.access.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }

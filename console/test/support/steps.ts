@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import { isDeepStrictEqual } from "node:util";
 import type { Locator, Page } from "playwright-core";
 import { CATALOGS, type Catalog } from "../../src/i18n/texts.ts";
 import { assertAccessible } from "./browser.ts";
@@ -22,6 +23,17 @@ export async function rows(page: Page, label: string): Promise<string[][]> {
   const lines = page.getByRole("region", { name: label }).locator("tbody tr");
   await lines.first().waitFor();
   return lines.evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent?.trim() ?? "")));
+}
+
+/** Reads until it reads what is expected: a table keeps its old rows until the response that replaces them has come. */
+export async function becomes<T>(page: Page, read: () => Promise<T>, expected: T): Promise<void> {
+  const deadline = Date.now() + 10_000;
+  let found = await read();
+  while (!isDeepStrictEqual(found, expected) && Date.now() < deadline) {
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(drawn)));
+    found = await read();
+  }
+  assert.deepEqual(found, expected);
 }
 
 /** The text of the file that a button downloads, and its name. */

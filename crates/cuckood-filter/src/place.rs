@@ -38,6 +38,8 @@ impl Dimensions {
 pub(crate) trait Placement: Copy {
     /// Whether slots have tags that age: a remove picks the newest copy.
     const AGES: bool = false;
+    /// Whether slots have states.
+    const HAS_STATES: bool = false;
 
     fn of(dimensions: &Dimensions) -> Self;
 
@@ -191,6 +193,8 @@ pub(crate) fn stored_digest(value: u64) -> Digest {
 }
 
 impl Placement for Whole {
+    const HAS_STATES: bool = true;
+
     #[inline(always)]
     fn of(dimensions: &Dimensions) -> Self {
         Self {

@@ -7,7 +7,7 @@ use crate::hash::Digest;
 use crate::layout::{GrowthRule, Mode};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, STATE_MASK};
-use crate::table::{SegmentStats, Table};
+use crate::table::{ContainsFn, SegmentStats, Table};
 use crate::tags::{Known, SlotState, StateCounts, StepStats};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
@@ -117,6 +117,8 @@ pub struct TableView<'a> {
     published: Guard<Arc<Published>>,
     step: u64,
     live: LiveTags,
+    /// Looks an item up in the first table. Chosen once, since a single lookup is bound by its number of instructions.
+    contains: ContainsFn,
 }
 
 impl Reader {
@@ -128,11 +130,13 @@ impl Reader {
             .steps
             .as_ref()
             .map_or(LiveTags::NONE, |steps| steps.live(step));
+        let contains = published.first.contains_fn(live);
         TableView {
             shared: &self.0,
             published,
             step,
             live,
+            contains,
         }
     }
 
@@ -161,7 +165,8 @@ impl TableView<'_> {
     /// Returns whether the filter holds an item. A compact filter may take another item for it, but never misses one that it holds.
     #[inline]
     pub fn contains(&self, digest: Digest) -> bool {
-        self.accepts(digest, |_| true)
+        (self.contains)(&self.published.first, digest, self.live)
+            || (!self.published.others.is_empty() && self.is_in_others(digest))
     }
 
     /// [`Self::contains`] for many, faster; `found` is cleared first.
@@ -173,10 +178,7 @@ impl TableView<'_> {
     #[inline]
     pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
-            Mode::Compact => {
-                self.published.first.contains(digest, self.live)
-                    || (!self.published.others.is_empty() && self.is_in_others(digest))
-            }
+            Mode::Compact => self.contains(digest),
             Mode::Strict => self.state(digest).is_some_and(accepts),
         }
     }
@@ -238,7 +240,7 @@ impl TableView<'_> {
         let table = &self.published.first;
         match self.mode() {
             Mode::Compact => None,
-            Mode::Strict => state_in(table, table.get(digest)),
+            Mode::Strict => table.state(table.get(digest)),
         }
     }
 
@@ -253,7 +255,7 @@ impl TableView<'_> {
         let table = &self.published.first;
         match self.mode() {
             Mode::Compact => digests.iter().for_each(|_| report(None)),
-            Mode::Strict => table.get_many(digests, |held| report(state_in(table, held))),
+            Mode::Strict => table.get_many(digests, |held| report(table.state(held))),
         }
     }
 
@@ -320,11 +322,4 @@ impl TableView<'_> {
                 .map_or_else(Vec::new, |steps| steps.stats(self.step)),
         }
     }
-}
-
-/// The state of an item of which a strict table holds this slot value.
-#[inline]
-pub(crate) fn state_in(table: &Table, held: Option<u64>) -> Option<SlotState> {
-    // The tag is loaded after the slot: a reader that sees an item added since a clear sees the clear too.
-    held.and_then(|held| SlotState::of(held & STATE_MASK, table.available_tag()))
 }

@@ -8,7 +8,6 @@ use crate::chunk::TableId;
 use crate::hash::Digest;
 use crate::layout::Growth;
 use crate::place::stored_digest;
-use crate::reader::state_in;
 use crate::slots::STATE_MASK;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
 use crate::tags::{AVAILABLE_TAGS, InsertOutcome, SlotState, StateCounts};
@@ -89,7 +88,7 @@ impl Set {
     /// The state of an item, if it is present.
     pub(crate) fn get(&self, digest: Digest) -> Option<SlotState> {
         let table = &self.tables.newest().table;
-        state_in(table, table.get(digest))
+        table.state(table.get(digest))
     }
 
     /// Adds an item, in the state available. If it is present, it keeps its state.

@@ -18,6 +18,7 @@ use crate::plan::TablePlan;
 use crate::slots::{
     Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged,
 };
+use crate::tags::SlotState;
 use crate::{AtomicU64, Words};
 
 /// One table of a filter.
@@ -116,9 +117,12 @@ pub(crate) trait Kernel: 'static {
     }
 }
 
+/// [`Table::contains`] for one kind of table.
+pub(crate) type ContainsFn = fn(&Table, Digest, LiveTags) -> bool;
+
 /// How items are looked up.
 struct ReadKernel {
-    contains: fn(&Table, Digest, LiveTags) -> bool,
+    contains: ContainsFn,
     contains_many: fn(&Table, &[Digest], LiveTags, &mut [bool]),
     count: fn(&Table, Digest, LiveTags) -> u32,
     prefetch: fn(&Table, Digest),
@@ -428,13 +432,22 @@ impl Table {
             .store(self.header.version.load(Relaxed) + 1, Release);
     }
 
-    /// Returns whether the table holds the item, or a colliding one.
+    /// Returns whether the table holds the item, or a colliding one. A strict table doesn't hold what was cleared.
     #[inline(always)]
     pub(crate) fn contains(&self, digest: Digest, live: LiveTags) -> bool {
-        (self.kernel(live).contains)(self, digest, live)
+        self.contains_fn(live)(self, digest, live)
+    }
+
+    /// [`Self::contains`], for a caller that looks up many items with the same tags.
+    #[inline(always)]
+    pub(crate) fn contains_fn(&self, live: LiveTags) -> ContainsFn {
+        self.kernel(live).contains
     }
 
     fn contains_in<K: TableKind>(&self, digest: Digest, live: LiveTags) -> bool {
+        if K::Place::HAS_STATES {
+            return self.state(self.get(digest)).is_some();
+        }
         let kind = K::of(self, live);
         let before = self.version();
         let hit = kind.holds_either(&self.words, &kind.place().probe(digest));
@@ -668,6 +681,13 @@ impl Table {
         } else {
             self.get_moving(digest)
         }
+    }
+
+    /// The state of an item of which this strict table holds a slot value; none if it was cleared.
+    #[inline]
+    pub(crate) fn state(&self, held: Option<u64>) -> Option<SlotState> {
+        // The tag is loaded after the slot: a reader that sees an item added since a clear sees the clear too.
+        held.and_then(|held| SlotState::of(held & STATE_MASK, self.available_tag()))
     }
 
     /// [`Table::get`] while items move. It is a separate function so that the usual case needs no stack.

@@ -213,6 +213,7 @@ fn cleared_filters_are_empty_immediately() {
     let cleared = AtomicBool::new(false);
     let done = AtomicBool::new(false);
     let mut moves = 0;
+    let mut contained = 0;
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
             let mut wrong = 0;
@@ -238,6 +239,10 @@ fn cleared_filters_are_empty_immediately() {
         });
         assert_eq!(filter.clear(), 54_000);
         cleared.store(true, Ordering::Release);
+        contained = digests
+            .iter()
+            .filter(|digest| reader.view(0).contains(**digest))
+            .count();
         while filter.is_moving() {
             let counts = reader.view(0).stats().states.unwrap();
             assert_eq!(
@@ -252,6 +257,7 @@ fn cleared_filters_are_empty_immediately() {
         done.store(true, Ordering::Release);
         assert_eq!(watching.join().unwrap(), 0, "readers saw wrong states");
     });
+    assert_eq!(contained, used.len(), "single lookups after the clear");
     assert!(moves > 500, "{moves} moves");
     let returned = moves.min(3_000) as u64;
     let added = moves.min(1_000) as u64;

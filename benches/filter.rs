@@ -1,6 +1,9 @@
 //! The filter compared with alternative crates and with bare memory reads: `cargo bench --bench filter [-- [alone] ITEMS...]`; `alone`
-//! leaves out the crates. One thread, 16-byte keys hashed inside the loop. The crates take turns and each value is the median round, since
-//! the machine is shared. Times are nanoseconds per item, ratios are relative to cuckood.
+//! leaves out the crates. One thread. The contestants take turns and each value is the median round, since the machine is shared. Times are
+//! nanoseconds per item.
+//!
+//! The crates get 16-byte keys, which are hashed inside the loop. Our own filters, measured with single and with batched operations, get
+//! digests, as they do from the service.
 //!
 //! cuckood asks for huge pages. `make bench WHAT=filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
@@ -19,6 +22,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 const ROUNDS: usize = 5;
+/// Filters of more items than this are measured in fewer rounds.
+const LARGE: usize = 10_000_000;
+const ROUNDS_LARGE: usize = 3;
 const BATCH: usize = 1_024;
 /// The fewest checks of each of two readers.
 const TWO_READERS_CHECKS: usize = 50_000_000;
@@ -28,30 +34,18 @@ const ERROR_RATE: f64 = 1.16e-4;
 const ERROR_RATE_DEFAULT: f64 = 0.001;
 /// Steps of the filter that forgets.
 const STEPS: u32 = 8;
-/// How many times its first capacity the grown filter holds.
-const GROWN: usize = 1_000;
-/// Rows that are compared: of a plain filter, and of one that forgets; of one that was sized for its items, and of one that grew.
-const PAIRS: [(&str, &str); 4] = [
-    (
-        "batched insert, prehashed",
-        "forgetting: batched insert, prehashed",
-    ),
-    (
-        "batched check, prehashed",
-        "forgetting: batched check, prehashed",
-    ),
-    (
-        "batched check, prehashed",
-        "the same, a step being forgotten",
-    ),
-    (
-        "sized for all: batched check, prehashed",
-        "grown 1 000 times: batched check, prehashed",
-    ),
+const PLAIN_INSERT: &str = "plain: batched insert";
+const PLAIN_CHECK: &str = "plain: batched check";
+/// Rows of a filter that forgets, and the rows of a plain one that they are compared with.
+const FORGETTING: [(&str, &str); 3] = [
+    (PLAIN_INSERT, "forgetting: batched insert"),
+    (PLAIN_CHECK, "forgetting: batched check"),
+    (PLAIN_CHECK, "the same, a step being forgotten"),
 ];
-
-/// The suffix of a value's name if it isn't a time.
-const BITS: &str = ", bits";
+/// What is measured with each of our own filters: single operations, each followed by the same in batches, and memory.
+const OPERATIONS: [&str; 9] = [
+    "insert", "batched", "hit", "batched", "miss", "batched", "remove", "batched", "bits",
+];
 
 type Key = [u8; 16];
 
@@ -77,10 +71,11 @@ fn main() {
 fn run(items: usize, alone: bool) {
     let keys: Vec<Key> = (0..items).map(key).collect();
     let strangers: Vec<Key> = (items..2 * items).map(key).collect();
-    let contestants: [(&str, Measure); 5] = [
+    let contestants: [(&str, Measure); 6] = [
         ("cuckood", |keys, strangers| {
             measure::<Ours>(keys, strangers)
         }),
+        ("cuckood, batched", measure_batched),
         ("cuckoofilter (8 bit)", |keys, strangers| {
             measure::<Cuckoofilter>(keys, strangers)
         }),
@@ -94,66 +89,71 @@ fn run(items: usize, alone: bool) {
             measure::<Qfilter>(keys, strangers)
         }),
     ];
-    let contestants = &contestants[..if alone { 1 } else { contestants.len() }];
+    let contestants = &contestants[..if alone { 2 } else { contestants.len() }];
+    let subjects = subjects(items);
     let mut rounds: Vec<Vec<Figures>> = contestants.iter().map(|_| Vec::new()).collect();
-    let mut own = Vec::new();
-    for _ in 0..ROUNDS {
+    let mut own: Vec<Vec<Figures>> = subjects.iter().map(|_| Vec::new()).collect();
+    let mut rest = Vec::new();
+    let secret = secret();
+    let digests_of = |keys: &[Key]| {
+        keys.iter()
+            .map(|key| secret.digest(key))
+            .collect::<Vec<_>>()
+    };
+    let digests = digests_of(&keys);
+    let absent = digests_of(&strangers);
+    let rounds_wanted = if items > LARGE { ROUNDS_LARGE } else { ROUNDS };
+    for _ in 0..rounds_wanted {
         for ((_, contestant), rounds) in contestants.iter().zip(&mut rounds) {
             rounds.push(contestant(&keys, &strangers));
         }
-        own.push(
-            [
-                measure_own(&keys),
-                measure_forgetting(&keys),
-                measure_strict(&keys),
-                measure_grown(&keys),
-            ]
-            .concat(),
-        );
-    }
-    println!(
-        "{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)"
-    );
-    let medians: Vec<Figures> = rounds.iter_mut().map(|rounds| median(rounds)).collect();
-    print!("{:26}", "");
-    medians[0].iter().for_each(|(name, _)| print!("{name:>16}"));
-    println!();
-    for ((name, _), figures) in contestants.iter().zip(&medians) {
-        print!("{name:26}");
-        for ((what, figure), (_, ours)) in figures.iter().zip(&medians[0]) {
-            let ratio = if *what == "bits" {
-                String::new()
-            } else {
-                format!("({:.1})", figure / ours)
-            };
-            print!("{figure:>9.1} {ratio:<6}");
+        for (subject, rounds) in subjects.iter().zip(&mut own) {
+            rounds.push(subject.measure(&digests, &absent));
         }
-        println!();
+        rest.push([measure_reads(&digests), measure_forgetting(&digests)].concat());
     }
-    let own = median(&mut own);
-    let (_, memory) = own[0];
+    println!("{items} items, median of {rounds_wanted} rounds, ns an item");
+    println!("\n16-byte keys, 16-bit fingerprints (x the first row):");
+    let names = contestants.iter().map(|(name, _)| *name);
+    print_table(names.zip(rounds.iter_mut().map(|rounds| median(rounds))));
+    println!("\ndigests (x the first row):");
+    let names = subjects.iter().map(|subject| subject.name);
+    print_table(names.zip(own.iter_mut().map(|rounds| median(rounds))));
+    let rest = median(&mut rest);
     println!();
-    for (what, figure) in &own {
-        match what.strip_suffix(BITS) {
-            Some(what) => println!("{what:44}{figure:>8.1} bits an item"),
-            None => println!(
-                "{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone",
-                figure / memory
-            ),
-        }
+    for (what, figure) in &rest {
+        println!("{what:44}{figure:>8.1} ns");
     }
     let figure = |row: &str| {
-        own.iter()
+        rest.iter()
             .find(|(what, _)| *what == row)
             .map_or(0.0, |(_, figure)| *figure)
     };
-    for (plain, forgetting) in PAIRS {
+    for (plain, forgetting) in FORGETTING {
         println!(
             "{forgetting:44}{:>8.2} x {plain}",
             figure(forgetting) / figure(plain)
         );
     }
     println!();
+}
+
+/// Prints the figures of each row, and their ratios to those of the first one.
+fn print_table<'a>(rows: impl Iterator<Item = (&'a str, Figures)>) {
+    let mut first = Figures::new();
+    for (row, figures) in rows {
+        if first.is_empty() {
+            print!("{:28}", "");
+            figures.iter().for_each(|(what, _)| print!("{what:>15}"));
+            println!();
+            first.clone_from(&figures);
+        }
+        print!("{row:28}");
+        for ((_, figure), (_, of_first)) in figures.iter().zip(&first) {
+            print!("{figure:>8.1} ({:>4.2})", figure / of_first);
+        }
+        println!();
+    }
 }
 
 fn median(rounds: &mut [Figures]) -> Figures {
@@ -238,17 +238,114 @@ fn two_lines(digests: &[Digest], words: &[u64]) -> f64 {
     })
 }
 
-/// Operations that only cuckood has, and two memory reads per item, which are a lower bound for any filter with two buckets. A
-/// single check is bounded by those reads and the comparison: without prefetching, each further instruction leaves fewer reads in
-/// flight.
-fn measure_own(keys: &[Key]) -> Figures {
-    let items = keys.len();
-    let secret = secret();
+/// One of our own filters.
+struct Subject {
+    name: &'static str,
+    mode: Mode,
+    growth: Growth,
+    layout: Layout,
+}
+
+fn subjects(items: usize) -> [Subject; 5] {
+    let growing = |name, capacity: usize| Subject {
+        name,
+        mode: Mode::Compact,
+        growth: Growth::Auto,
+        layout: Layout::compact(capacity as u64, ERROR_RATE_DEFAULT, Growth::Auto).unwrap(),
+    };
+    [
+        Subject {
+            name: "16-bit fingerprints",
+            mode: Mode::Compact,
+            growth: Growth::Fixed,
+            layout: layout(items),
+        },
+        growing("error rate 0.001", items),
+        growing("the same, grown 10 times", items / 10),
+        growing("the same, grown 1 000 times", items / 1_000),
+        Subject {
+            name: "strict",
+            mode: Mode::Strict,
+            growth: Growth::Fixed,
+            layout: Layout::strict(items as u64).unwrap(),
+        },
+    ]
+}
+
+impl Subject {
+    fn filter(&self) -> Filter {
+        Filter::new(self.mode, self.layout, self.growth, None)
+    }
+
+    /// Measures [`OPERATIONS`].
+    fn measure(&self, digests: &[Digest], absent: &[Digest]) -> Figures {
+        let items = digests.len();
+        let mut filter = self.filter();
+        let insert = ns(items, || {
+            for &digest in digests {
+                filter.insert(digest, false).unwrap();
+            }
+        });
+        let reader = filter.reader();
+        let view = reader.view(0);
+        let check = |digests: &[Digest]| {
+            ns(items, || {
+                let found = digests.iter().filter(|digest| view.contains(**digest));
+                black_box(found.count());
+            })
+        };
+        let [hit, miss] = [digests, absent].map(check);
+        let bits = view.memory_bytes() as f64 * 8.0 / items as f64;
+        drop(view);
+        let remove = ns(items, || {
+            assert!(digests.iter().all(|&digest| filter.remove(digest)))
+        });
+        let mut filter = self.filter();
+        let batched_insert = ns(items, || {
+            for digests in digests.chunks(BATCH) {
+                filter.insert_many(digests, false).unwrap();
+            }
+        });
+        let reader = filter.reader();
+        let view = reader.view(0);
+        let mut found = Vec::new();
+        let [batched_hit, batched_miss] = [digests, absent].map(|digests| {
+            ns(items, || {
+                for digests in digests.chunks(BATCH) {
+                    view.contains_many(digests, &mut found);
+                    black_box(&found);
+                }
+            })
+        });
+        drop(view);
+        let batched_remove = ns(items, || {
+            for digests in digests.chunks(BATCH) {
+                black_box(filter.remove_many(digests, false));
+            }
+        });
+        let figures = [
+            insert,
+            batched_insert,
+            hit,
+            batched_hit,
+            miss,
+            batched_miss,
+            remove,
+            batched_remove,
+            bits,
+        ];
+        OPERATIONS.into_iter().zip(figures).collect()
+    }
+}
+
+/// Two memory reads per item, which are a lower bound for any filter with two buckets, and two readers at a time. A single check is bounded
+/// by those reads and the comparison: without prefetching, each further instruction leaves fewer reads in flight.
+fn measure_reads(digests: &[Digest]) -> Figures {
+    let items = digests.len();
     let layout = layout(items);
-    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let words = vec![1_u64; layout.memory_bytes() as usize / 8];
     let at = |digest: u64| word_of(digest, &words);
-    let memory = two_lines(&digests, &words);
+    let memory = two_lines(digests, &words);
     let compared = ns(items, || {
         // The bare comparison of `Lanes::any_equal`: whether one of four 16-bit slots holds the fingerprint.
         let holds = |word: u64, copies: u64| {
@@ -265,41 +362,13 @@ fn measure_own(keys: &[Key]) -> Figures {
         black_box(digests.iter().filter(either).count());
     });
     drop(words);
+    let strict_bytes = Layout::strict(items as u64).unwrap().memory_bytes();
+    let strict_memory = two_lines(digests, &vec![1_u64; strict_bytes as usize / 8]);
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
-    let mut hashed = Vec::with_capacity(BATCH);
-    let insert = ns(items, || {
-        for keys in keys.chunks(BATCH) {
-            hashed.clear();
-            hashed.extend(keys.iter().map(|key| secret.digest(key)));
-            filter.insert_many(&hashed, false).unwrap();
-        }
-    });
+    for digests in digests.chunks(BATCH) {
+        filter.insert_many(digests, false).unwrap();
+    }
     let reader = filter.reader();
-    let mut found = Vec::new();
-    let view = reader.view(0);
-    let check = ns(items, || {
-        for keys in keys.chunks(BATCH) {
-            hashed.clear();
-            hashed.extend(keys.iter().map(|key| secret.digest(key)));
-            view.contains_many(&hashed, &mut found);
-            black_box(&found);
-        }
-    });
-    let mut prehashed = || {
-        for digests in digests.chunks(BATCH) {
-            view.contains_many(digests, &mut found);
-            black_box(&found);
-        }
-    };
-    let check_prehashed = ns(items, &mut prehashed);
-    let single = ns(items, || {
-        _ = black_box(
-            digests
-                .iter()
-                .filter(|digest| view.contains(**digest))
-                .count(),
-        )
-    });
     // Long enough that the delay of the second thread's start doesn't matter.
     let passes = (TWO_READERS_CHECKS / items).max(1);
     let two_readers = |look: &(dyn Fn(&TableView<'_>) + Sync)| {
@@ -326,36 +395,36 @@ fn measure_own(keys: &[Key]) -> Figures {
             black_box(&found);
         }
     });
-    drop(view);
-    let remove = ns(items, || {
-        for digests in digests.chunks(BATCH) {
-            black_box(filter.remove_many(digests, false));
-        }
-    });
     vec![
-        ("memory: two independent lines an item", memory),
-        ("the same lines compared with a fingerprint", compared),
-        ("batched check, prehashed", check_prehashed),
-        ("batched check", check),
-        ("single check, prehashed", single),
-        ("the same, two readers, time by both", two_single),
-        ("batched check, prehashed, two readers", two_batched),
-        ("batched insert", insert),
-        ("batched remove, prehashed", remove),
+        ("memory: two independent lines", memory),
+        ("the same compared with a fingerprint", compared),
+        ("memory: two lines of a strict filter", strict_memory),
+        ("single check, two readers, time by both", two_single),
+        ("batched check, two readers", two_batched),
     ]
 }
 
 /// A filter that forgets, compared with a plain one of the same error rate: both get the same items, spread over the steps.
-fn measure_forgetting(keys: &[Key]) -> Figures {
-    let items = keys.len();
-    let secret = secret();
-    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
+fn measure_forgetting(digests: &[Digest]) -> Figures {
+    let items = digests.len();
+    let check_in = |filter: &Filter, step: u64| {
+        let reader = filter.reader();
+        let view = reader.view(step);
+        let mut found = Vec::new();
+        ns(items, || {
+            for digests in digests.chunks(BATCH) {
+                view.contains_many(digests, &mut found);
+                black_box(&found);
+            }
+        })
+    };
     let mut plain = Filter::new(Mode::Compact, layout(items), Growth::Fixed, None);
     let plain_insert = ns(items, || {
         for digests in digests.chunks(BATCH) {
             plain.insert_many(digests, false).unwrap();
         }
     });
+    let plain_check = check_in(&plain, 0);
     drop(plain);
     let layout = Layout::forgetting(items as u64, ERROR_RATE, Growth::Fixed, STEPS).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, Some(STEPS));
@@ -370,78 +439,53 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
             }
         }
     });
-    let reader = filter.reader();
-    let mut found = Vec::new();
-    let mut check_in = |step: u64| {
+    vec![
+        (PLAIN_INSERT, plain_insert),
+        (PLAIN_CHECK, plain_check),
+        (FORGETTING[0].1, insert),
+        (FORGETTING[1].1, check_in(&filter, u64::from(STEPS))),
+        (FORGETTING[2].1, check_in(&filter, u64::from(STEPS) + 1)),
+    ]
+}
+
+/// Batches of keys, hashed inside the loop.
+fn measure_batched(keys: &[Key], strangers: &[Key]) -> Figures {
+    let items = keys.len();
+    let secret = secret();
+    let mut filter = Filter::new(Mode::Compact, layout(items), Growth::Fixed, None);
+    let mut digests = Vec::with_capacity(BATCH);
+    let mut batches = |keys: &[Key], work: &mut dyn FnMut(&[Digest])| {
         ns(items, || {
-            for digests in digests.chunks(BATCH) {
-                reader.view(step).contains_many(digests, &mut found);
-                black_box(&found);
+            for keys in keys.chunks(BATCH) {
+                digests.clear();
+                digests.extend(keys.iter().map(|key| secret.digest(key)));
+                work(&digests);
             }
         })
     };
-    let check = check_in(u64::from(STEPS));
-    let forgotten = check_in(u64::from(STEPS) + 1);
-    vec![
-        (PAIRS[0].0, plain_insert),
-        (PAIRS[0].1, insert),
-        (PAIRS[1].1, check),
-        (PAIRS[2].1, forgotten),
-    ]
-}
-
-/// Single operations of a strict filter, which holds whole digests.
-fn measure_strict(keys: &[Key]) -> Figures {
-    let items = keys.len();
-    let secret = secret();
-    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
-    let layout = Layout::strict(items as u64).unwrap();
-    let memory = two_lines(&digests, &vec![1_u64; layout.memory_bytes() as usize / 8]);
-    let mut filter = Filter::new(Mode::Strict, layout, Growth::Fixed, None);
-    let insert = ns(items, || {
-        digests
-            .iter()
-            .for_each(|digest| _ = filter.insert(*digest, false).unwrap())
+    let insert = batches(keys, &mut |digests| {
+        filter.insert_many(digests, false).unwrap();
     });
     let reader = filter.reader();
     let view = reader.view(0);
-    let check = ns(items, || {
-        assert!(digests.iter().all(|digest| view.contains(*digest)))
+    let mut found = Vec::new();
+    let [hit, miss] = [keys, strangers].map(|keys| {
+        batches(keys, &mut |digests| {
+            view.contains_many(digests, &mut found);
+            black_box(&found);
+        })
+    });
+    let bits = view.memory_bytes() as f64 * 8.0 / items as f64;
+    drop(view);
+    let remove = batches(keys, &mut |digests| {
+        black_box(filter.remove_many(digests, false));
     });
     vec![
-        ("strict: two independent lines an item", memory),
-        ("strict: single check, prehashed", check),
-        ("strict: single insert, prehashed", insert),
-    ]
-}
-
-/// A filter created for a thousandth of its items, compared with one created for all of them.
-fn measure_grown(keys: &[Key]) -> Figures {
-    let items = keys.len();
-    let secret = secret();
-    let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
-    let [sized, grown] = [items, items / GROWN].map(|capacity| {
-        let layout = Layout::compact(capacity as u64, ERROR_RATE_DEFAULT, Growth::Auto).unwrap();
-        let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
-        for digests in digests.chunks(BATCH) {
-            filter.insert_many(digests, false).unwrap();
-        }
-        let reader = filter.reader();
-        let mut found = Vec::new();
-        let view = reader.view(0);
-        let check = ns(items, || {
-            for digests in digests.chunks(BATCH) {
-                view.contains_many(digests, &mut found);
-                black_box(&found);
-            }
-        });
-        (check, view.memory_bytes() as f64 * 8.0 / items as f64)
-    });
-    vec![
-        (PAIRS[3].0, sized.0),
-        (PAIRS[3].1, grown.0),
-        ("sized for all, bits", sized.1),
-        ("grown 1 000 times, bits", grown.1),
+        ("insert", insert),
+        ("hit", hit),
+        ("miss", miss),
+        ("remove", remove),
+        ("bits", bits),
     ]
 }
 

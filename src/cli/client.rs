@@ -48,7 +48,6 @@ pub struct ClientError {
     /// The HTTP status of a rejection.
     pub status: Option<u16>,
     /// The problem's code, or the status in words.
-    /// The code of the problem, if the service rejected the request.
     pub code: String,
     message: String,
 }

@@ -3,7 +3,7 @@
 use super::client::{Client, ClientError, ServiceAddress, pauses};
 use super::shadow::redis::{self, Redis};
 use super::{kind_of, open, progress, unreadable};
-use crate::http::ELSEWHERE_IDLE_SECONDS;
+use crate::http::{Delimiter, ELSEWHERE_IDLE_SECONDS};
 use anyhow::{Context, anyhow, bail};
 use cuckood_log::journal::random;
 use cuckood_state::domain::counted;
@@ -60,9 +60,9 @@ pub struct Args {
     /// CSV: column that holds the items. Optional if the header has only one column.
     #[arg(long)]
     pub column: Option<String>,
-    /// CSV: character between fields; defaults to comma. A first line such as `sep=;` takes precedence.
-    #[arg(long, value_parser = ["comma", "semicolon", "pipe", "tab"])]
-    pub delimiter: Option<String>,
+    /// CSV: character between fields, or its name; defaults to comma. A first line such as `sep=;` takes precedence.
+    #[arg(long, value_enum)]
+    pub delimiter: Option<Delimiter>,
     /// Fail if the file has fewer items. The default is 1 with --replace.
     #[arg(long, value_name = "ITEMS")]
     pub min_items: Option<u64>,
@@ -93,6 +93,29 @@ pub struct Args {
     /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
+}
+
+/// What the service's advice names as parameters of HTTP, and the options for it.
+const OPTIONS: [(&str, &str); 10] = [
+    ("if_absent=true", "--if-absent"),
+    ("mode=replace", "--replace"),
+    ("delimiter=", "--delimiter "),
+    ("min_items", "--min-items"),
+    ("max_shrink", "--max-shrink"),
+    ("max_rejected", "--max-rejected"),
+    ("name the column", "name its column with --column"),
+    ("send it as text/csv", "use --format csv"),
+    ("send it as text/plain", "use --format text"),
+    ("send it as application/x-ndjson", "use --format ndjson"),
+];
+
+/// Words a text of the service for somebody who uses the command.
+fn with_options(text: &str) -> String {
+    OPTIONS
+        .iter()
+        .fold(text.to_owned(), |text, (parameter, option)| {
+            text.replace(parameter, option)
+        })
 }
 
 /// The input of an upload.
@@ -160,12 +183,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     kind_of(&args.into)?;
     let (mut source, progress) = UploadInput::open(args)?;
     let upload = UploadRequest::new(args)?;
-    upload.check_accepted()?;
-    let sent = upload.send(&mut source, &progress);
+    let sent = match upload.check_accepted() {
+        Ok(()) => upload.send(&mut source, &progress),
+        Err(error) => Err(error.into()),
+    };
     progress.finish_and_clear();
-    let text = sent?;
+    let text = sent.map_err(|error| anyhow!(with_options(&format!("{error:#}"))))?;
     writeln!(io::stdout(), "{text}").context("standard output")?;
     let outcome: Value = serde_json::from_str(&text).unwrap_or_default();
+    for warning in outcome["warnings"].as_array().into_iter().flatten() {
+        let text = warning.as_str().unwrap_or_default();
+        writeln!(io::stderr(), "warning: {}", with_options(text)).context("standard error")?;
+    }
     let rejected = outcome["rejected"].as_u64().unwrap_or(0);
     if rejected > args.max_rejected.unwrap_or(0) {
         let lines = counted(rejected, "line");
@@ -205,7 +234,10 @@ impl UploadRequest {
         let if_absent = args.if_absent || args.redis.is_some();
         let optional = [
             ("column", args.column.clone()),
-            ("delimiter", args.delimiter.clone()),
+            (
+                "delimiter",
+                args.delimiter.map(|delimiter| delimiter.to_string()),
+            ),
             ("min_items", args.min_items.map(|items| items.to_string())),
             ("max_shrink", args.max_shrink.map(|share| share.to_string())),
             (

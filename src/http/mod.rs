@@ -29,6 +29,7 @@ mod service;
 mod users;
 
 pub use api::Control;
+pub(crate) use imports::lines::Delimiter;
 pub(crate) use imports::live::ELSEWHERE_IDLE_SECONDS;
 pub use options::HttpOptions;
 pub use response::problem;

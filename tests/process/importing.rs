@@ -96,7 +96,7 @@ fn delimiter_separates_columns() {
         url,
         &[INTO, &users, "--column", "user"],
         None,
-        "delimiter=semicolon",
+        "set --delimiter semicolon",
     );
     fails(
         url,
@@ -241,7 +241,55 @@ fn files_and_standard_input_are_imported() {
         "done"
     );
     assert_eq!(items(&fixture.client), 2);
+    let semicolons = Some("id;name\nu5;Ann\n");
+    let csv = ["--format", "csv", "--column", "id"];
+    for delimiter in [";", "semicolon"] {
+        let arguments = [&[INTO, "-", "--delimiter", delimiter], &csv[..]].concat();
+        assert_eq!(succeeds(url, &arguments, semicolons)["lines"], 2);
+    }
     assert_eq!(fixture.service.terminate().code(), Some(0));
+}
+
+/// The service words its advice for HTTP; who uses the command reads options.
+#[test]
+fn advice_names_options() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let compact = json!({ "capacity": 1_000 });
+    let created = fixture.client.put("/v1/campaigns/autumn", &compact);
+    assert_eq!(created.unwrap().status, 201);
+    let users: String = (0..400).map(|number| format!("u{number}\n")).collect();
+    let twice = users.repeat(2);
+    let warned = import(url, &["campaigns/autumn", "-"], Some(&twice));
+    let message = String::from_utf8_lossy(&warned.stderr);
+    assert!(
+        warned.status.success() && message.starts_with("warning: "),
+        "{message}"
+    );
+    assert!(
+        message.contains("use --if-absent") && !message.contains("if_absent"),
+        "{message}"
+    );
+    let printed: Value = serde_json::from_slice(&warned.stdout).unwrap();
+    assert!(
+        printed["warnings"].to_string().contains("if_absent=true"),
+        "{printed}"
+    );
+    fails(
+        url,
+        &[INTO, "-", "--min-items", "3"],
+        Some("u1\n"),
+        "and --min-items is 3",
+    );
+    let semicolons = fixture.file("users.csv", "id;name\nu1;Ann\n");
+    fails(url, &[INTO, &semicolons], None, "set --delimiter semicolon");
+    let tabs = users.replace('\n', "\tAnn\n");
+    let records = import(url, &[INTO, "-"], Some(&tabs));
+    let message = String::from_utf8_lossy(&records.stderr);
+    assert!(
+        message.contains("use --format csv, and name its column with --column"),
+        "{message}"
+    );
 }
 
 #[test]

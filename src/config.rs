@@ -82,6 +82,9 @@ pub struct Config {
     /// Environment variables that look like settings and are none.
     #[serde(skip)]
     ignored: Vec<String>,
+    /// Environment variables, and the settings of the file that have no effect because of them.
+    #[serde(skip)]
+    overridden: Vec<(String, String)>,
 }
 
 impl Config {
@@ -96,6 +99,7 @@ impl Config {
         let mut origins = vec!["defaults".to_string()];
         let mut merged: Table =
             toml::from_str(DEFAULTS).map_err(|fault| invalid(&origins, &fault))?;
+        let defaults = merged.clone();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|source| {
                 let path = path.display();
@@ -110,7 +114,9 @@ impl Config {
             origins.push(path.display().to_string());
         }
         let sections: Vec<String> = merged.keys().map(|section| format!("{section}_")).collect();
+        let of_file = merged.clone();
         let mut ignored = Vec::new();
+        let mut overridden = Vec::new();
         for (name, value) in environment {
             let name = name.into();
             let value = value.into();
@@ -134,7 +140,10 @@ impl Config {
                 let fault = "neither the name nor the value may have bytes that are not UTF-8";
                 return Err(ConfigError(format!("{name}: {fault}")));
             };
-            merge(&mut merged, variable(known, value)?);
+            let variable = variable(known, value)?;
+            let lost = lost_setting(&defaults, &of_file, &variable);
+            overridden.extend(lost.map(|setting| (known.to_owned(), setting)));
+            merge(&mut merged, variable);
             origins.push(known.to_owned());
         }
         let mut merged = Value::Table(merged);
@@ -148,7 +157,11 @@ impl Config {
         config.check().map_err(|fault| invalid(&origins, &fault))?;
         let keys = Keys::new(&config.auth, &config.rate_limit, &Keys::default());
         keys.map_err(|fault| invalid(&origins, &fault))?;
-        Ok(Config { ignored, ..config })
+        Ok(Config {
+            ignored,
+            overridden,
+            ..config
+        })
     }
 
     /// Checks the ranges, and the rules that concern more than the type of a setting.
@@ -228,12 +241,15 @@ impl Config {
         let ignored = self.ignored.iter().map(|name| {
             format!("the variable {name} is ignored: settings are named CUCKOOD__SECTION__KEY, with two underscores")
         });
+        let overridden = self.overridden.iter().map(|(name, setting)| {
+            format!("the variable {name} overrides {setting} of the configuration file")
+        });
         let memory = self.limits.memory.0;
         let machine = machine_memory();
         let beyond = (memory > machine).then(|| {
             format!("limits.memory is {memory} bytes, and the machine or container has {machine}; use a share such as \"60%\"")
         });
-        ignored.chain(beyond).collect()
+        ignored.chain(overridden).chain(beyond).collect()
     }
 }
 
@@ -252,6 +268,15 @@ fn merge(under: &mut Table, over: Table) {
             (_, value) => drop(under.insert(key, value)),
         }
     }
+}
+
+/// Returns the setting that a variable, as [`variable`] reads it, takes from the file: one that is neither the default nor the same.
+fn lost_setting(defaults: &Table, of_file: &Table, variable: &Table) -> Option<String> {
+    let (section, value) = variable.iter().next()?;
+    let (key, value) = value.as_table()?.iter().next()?;
+    let of = |table: &'_ Table| table.get(section)?.get(key).cloned();
+    let in_file = of(of_file)?;
+    (in_file != *value && Some(in_file) != of(defaults)).then(|| format!("{section}.{key}"))
 }
 
 /// Turns TOML times into strings.
@@ -515,6 +540,28 @@ mod tests {
             "{warnings:?}"
         );
         assert!(warnings[1].starts_with("limits.memory is "), "{warnings:?}");
+    }
+
+    /// What the file repeats of the defaults, or the variable of the file, is no surprise.
+    #[test]
+    fn overridden_setting_of_file_is_reported() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[storage]\npath = \"ours\"\n[server]\nlisten = \"127.0.0.1:8080\"\n[auth]\nkeys = []\n";
+        std::fs::write(&file, text).unwrap();
+        let warnings = |path: &str| {
+            let variables = [
+                ("CUCKOOD__STORAGE__PATH", path),
+                ("CUCKOOD__SERVER__LISTEN", "127.0.0.1:1"),
+                ("CUCKOOD__LOG__LEVEL", "warn"),
+            ];
+            Config::load(Some(file.path()), variables)
+                .unwrap()
+                .warnings()
+        };
+        assert_eq!(warnings("ours"), Vec::<String>::new());
+        let expected =
+            "the variable CUCKOOD__STORAGE__PATH overrides storage.path of the configuration file";
+        assert_eq!(warnings("theirs"), [expected]);
     }
 
     #[test]

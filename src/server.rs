@@ -70,6 +70,15 @@ pub async fn run(
         .then(|| Tls::new(&server.tls_cert, &server.tls_key))
         .transpose()?
         .map(Arc::new);
+    // Before the engine, which may log that it can't start.
+    if let Some(address) = resp_address {
+        tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
+    }
+    if let Some(probes) = &listeners.probes {
+        let address = probes.local_addr().context("the listener for probes")?;
+        tracing::info!(%address, tls = tls.is_some(), "listening for probes");
+    }
+    tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let workers = Arc::new(Workers::start().context("failed to start worker threads")?);
     // Before storage opens files, so that enough descriptors are left for it.
     let [http_max, resp_max] = capacity::connections_max(&config)?;
@@ -99,14 +108,6 @@ pub async fn run(
                 ("heads_refused", help),
             );
         });
-    if let Some(address) = resp_address {
-        tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
-    }
-    if let Some(probes) = &listeners.probes {
-        let address = probes.local_addr().context("the listener for probes")?;
-        tracing::info!(%address, tls = tls.is_some(), "listening for probes");
-    }
-    tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let reload = Reload {
         reloads,
         control: control.clone(),

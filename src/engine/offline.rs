@@ -12,7 +12,9 @@ use super::journal::JournalOptions;
 use super::recovery::{RecoveryError, Result, recover};
 use super::restore::restore;
 use cuckood_log::journal::{Journal, JournalError, LocalJournal, LocalOptions};
-use cuckood_log::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
+use cuckood_log::store::{
+    Manifest, Store, StoreError, StoreOptions, refuse_other_owner, refuse_unused,
+};
 use cuckood_nats::{is_of_replicated_log, log_of};
 use cuckood_state::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
 use std::io::{self, Write};
@@ -30,6 +32,7 @@ fn options() -> StoreOptions {
 
 fn open(dir: &Path, options: &StoreOptions) -> Result<Arc<Store>> {
     refuse_unused(dir)?;
+    refuse_other_owner(dir)?;
     Ok(Arc::new(Store::open(dir, options)?))
 }
 

@@ -369,6 +369,30 @@ fn directory_backup_contains_acknowledged_writes() {
     }
 }
 
+/// Files that root leaves in the service's directory would stop the service.
+#[test]
+fn root_leaves_no_files_in_directory_of_another_user() {
+    const NOBODY: u32 = 65_534;
+    let directory = tempfile::tempdir().unwrap();
+    let [data, file] = ["data", "backup"].map(|name| directory.path().join(name));
+    Service::start_ready(program(), &data, &[]).kill();
+    if std::os::unix::fs::chown(&data, Some(NOBODY), None).is_err() {
+        return eprintln!("NOT RUN: directory of another user: changing the owner requires root");
+    }
+    let before = listing(&data);
+    for command in [
+        vec!["backup", file.to_str().unwrap(), "--from"],
+        vec!["repair", "clock"],
+    ] {
+        let refused = Command::new(program()).args(command).arg(&data).output();
+        let refused = refused.unwrap();
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{message}");
+        assert!(message.contains("belongs to user 65534"), "{message}");
+        assert_eq!(listing(&data), before);
+    }
+}
+
 /// The time since the last backup is unknown then, and the log says so.
 #[test]
 fn unreadable_backup_time_is_logged() {

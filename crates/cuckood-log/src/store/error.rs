@@ -30,6 +30,16 @@ pub enum StoreError {
         /// The content found there.
         found: String,
     },
+    /// Root opens a directory of another user, who could not open the files that it leaves there. Nothing was changed.
+    #[error(
+        "{path} belongs to user {owner}, who can't open the files that root leaves there; run the command as that user, such as with runuser"
+    )]
+    NotOwner {
+        /// The directory.
+        path: PathBuf,
+        /// The number of its user.
+        owner: u32,
+    },
     /// A directory to be filled by a restore holds data. Nothing was changed.
     #[error("{path} holds data; restore into an empty or absent directory")]
     NotEmpty {

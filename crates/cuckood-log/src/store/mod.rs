@@ -24,7 +24,7 @@ pub use directory::{
 };
 pub use error::StoreError;
 pub use events::{EventPack, EventSize, EventStore, EventTree};
-pub use open::{RestoreTarget, StoreCopy, is_unused, refuse_unused};
+pub use open::{RestoreTarget, StoreCopy, is_unused, refuse_other_owner, refuse_unused};
 pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep,
     check_snapshots,

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::ioctl_ficlone;
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -142,6 +142,20 @@ pub fn refuse_unused(dir: &Path) -> Result<(), StoreError> {
         path: dir.to_owned(),
         found: found.to_owned(),
     })
+}
+
+/// Rejects a directory of another user if this process is root's.
+///
+/// # Errors
+/// [`StoreError::NotOwner`].
+pub fn refuse_other_owner(dir: &Path) -> Result<(), StoreError> {
+    let found = dir.metadata().map_err(StoreError::io(dir, "read"))?;
+    let owner = found.uid();
+    if owner != 0 && rustix::process::geteuid().is_root() {
+        let path = dir.to_owned();
+        return Err(StoreError::NotOwner { path, owner });
+    }
+    Ok(())
 }
 
 /// Opens a locked directory, with an adapter over sled. With a marker it is filled, and can't be served before [`Store::seal`]:

@@ -204,8 +204,11 @@ impl TableView<'_> {
             Mode::Compact => {
                 found.resize(digests.len(), false);
                 self.published
-                    .tables()
-                    .for_each(|table| table.contains_many(digests, self.live, found));
+                    .first
+                    .contains_many(digests, self.live, found);
+                for table in &self.published.others {
+                    self.look_further(table, digests, found);
+                }
             }
             Mode::Strict => {
                 found.reserve(digests.len());
@@ -219,6 +222,29 @@ impl TableView<'_> {
                     );
                 });
             }
+        }
+    }
+
+    /// Looks in one more table for the items that were not found before. If many were, it leaves those out: to gather the others takes a
+    /// fifth of the time of a lookup.
+    #[inline(never)]
+    fn look_further(&self, table: &Table, digests: &[Digest], found: &mut [bool]) {
+        let missing = found.iter().filter(|found| !**found).count();
+        if missing > digests.len() / 5 * 4 {
+            return table.contains_many(digests, self.live, found);
+        }
+        let mut missed = Vec::with_capacity(missing);
+        missed.extend(
+            digests
+                .iter()
+                .zip(&*found)
+                .filter_map(|(digest, found)| (!found).then_some(*digest)),
+        );
+        let mut found_here = vec![false; missed.len()];
+        table.contains_many(&missed, self.live, &mut found_here);
+        let not_found = found.iter_mut().filter(|found| !**found);
+        for (found, found_here) in not_found.zip(found_here) {
+            *found = found_here;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The stream as a port: what a journal needs of the servers' connection. [`NatsPort`] implements it with tasks on a small runtime;
 //! a simulation has another one.
 
-use super::link::{Link, now_in_runtime};
+use super::link::{Link, find_stream, now_in_runtime};
 use super::order::StreamPlace;
 use super::outbox::DeliveryAttempt;
 use super::reader::{News, READ_AHEAD, StreamMessage, StreamReader};
@@ -14,9 +14,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::error::Error;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+/// How often a node asks how far the log is.
+const END_EVERY: Duration = Duration::from_secs(1);
 
 /// The servers' response to an attempt to publish a message.
 #[derive(Debug)]
@@ -113,6 +117,7 @@ impl StreamPort for NatsPort {
         self.runtime
             .spawn(StreamReader::new(self.link.clone(), place, sender).run());
         self.runtime.spawn(count_elections(self.link.clone()));
+        self.runtime.spawn(learn_end(self.link.clone()));
     }
 
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Result<StreamMessage>> {
@@ -162,6 +167,22 @@ impl StreamPort for NatsPort {
         let client = self.link.client.clone();
         self.runtime
             .spawn(async move { client.force_reconnect().await });
+    }
+}
+
+/// Learns from the stream's leader how far the log is. A consumer knows only what its own server has stored.
+async fn learn_end(link: Arc<Link>) {
+    loop {
+        sleep(END_EVERY).await;
+        let found = link
+            .respond(find_stream(&link.context, &link.options))
+            .await;
+        if let Ok(Some((stream, log))) = found
+            && log == link.log
+        {
+            let last = stream.cached_info().state.last_sequence;
+            link.status.lock().show(last, now_in_runtime());
+        }
     }
 }
 

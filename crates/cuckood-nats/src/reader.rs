@@ -89,6 +89,39 @@ impl StreamMessage {
 /// The next message; an error is the last.
 pub(super) type News = Result<StreamMessage>;
 
+/// Whether the messages arrive that the log has shown. A consumer is on one of the servers, and delivers at the pace of its disk: slower
+/// than the log grows, if that disk is much slower than the others.
+struct Pace {
+    /// The next message when the wait began.
+    next: u64,
+    /// Messages from there on that the log had shown.
+    missing: u64,
+    /// How long the reader has waited for messages since. The time in which it could not pass them on doesn't count.
+    waited: Duration,
+}
+
+impl Pace {
+    /// Begins to wait for all messages up to this end of the log.
+    fn new(next: u64, end: u64) -> Self {
+        Self {
+            next,
+            missing: (end + 1).saturating_sub(next),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Notes a wait, after which `next` is the next message, and the log is known up to `end`. Returns whether the reader falls behind: in
+    /// `limit`, not all messages have arrived that were missing before, and no fewer are missing than then.
+    fn falls_behind(&mut self, waited: Duration, next: u64, end: u64, limit: Duration) -> bool {
+        self.waited += waited;
+        if self.waited < limit {
+            return false;
+        }
+        let before = std::mem::replace(self, Self::new(next, end));
+        next < before.next + before.missing && self.missing >= before.missing
+    }
+}
+
 /// The task that reads. It ends with its receiver, after an error that is final, or with its runtime.
 pub(super) struct StreamReader {
     link: Arc<Link>,
@@ -183,14 +216,21 @@ impl StreamReader {
             verify(&link, &stream, decoded)
         });
         let mut messages = pin!(decoded.buffered(VERIFIED_MAX));
-        let mut is_due = false;
+        let patience = link.ack_timeout / 2;
+        let mut pace = Pace::new(self.next, link.status.lock().known_end);
         loop {
-            let Ok(message) = timeout(link.ack_timeout / 2, messages.next()).await else {
-                // A message that the log had shown before the wait should have arrived.
-                if is_due {
-                    return Err(retry(format!("message {} does not arrive", self.next)));
-                }
-                is_due = link.status.lock().known_end >= self.next;
+            let asked_at = now_in_runtime();
+            let received = timeout(patience, messages.next()).await;
+            let waited = now_in_runtime().saturating_duration_since(asked_at);
+            let known_end = link.status.lock().known_end;
+            if pace.falls_behind(waited, self.next, known_end, patience) {
+                let missing = pace.missing;
+                return Err(retry(format!(
+                    "{missing} messages from {} on do not arrive, or too slowly",
+                    self.next
+                )));
+            }
+            let Ok(message) = received else {
                 continue;
             };
             let message = message.ok_or_else(|| retry("the messages have ended"))??;
@@ -213,7 +253,7 @@ impl StreamReader {
             if self.sender.send(Ok(message)).await.is_err() {
                 return Ok(());
             }
-            (self.next, self.last, is_due) = (self.next + 1, checksum, false);
+            (self.next, self.last) = (self.next + 1, checksum);
             self.lost_since = None;
         }
     }
@@ -303,4 +343,45 @@ async fn verify(link: &Link, stream: &Stream, received: News) -> News {
         }
     }
     Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// Waits `each` for every message from 1 on, while the log grows by `growth` per message. Returns the message at which the reader
+    /// falls behind.
+    fn behind_at(each: Duration, known: u64, growth: f64) -> Option<u64> {
+        let mut pace = Pace::new(1, known);
+        (1..=1_000).find(|&next| {
+            let end = known + (growth * (next - 1) as f64) as u64;
+            pace.falls_behind(each, next, end, LIMIT)
+        })
+    }
+
+    #[test]
+    fn reader_that_falls_behind_is_noticed() {
+        let [slow, fast] = [50, 1].map(Duration::from_millis);
+        assert_eq!(behind_at(slow, 1_000, 5.0), Some(20));
+        // It catches up, however long that takes.
+        assert_eq!(behind_at(slow, 1_000, 0.5), None);
+        // What was missing has arrived in time, however many are missing now.
+        assert_eq!(behind_at(fast, 100, 2.0), None);
+        assert_eq!(behind_at(slow, 10, 1.0), None);
+        // A reader that waits for its node is not behind.
+        assert_eq!(behind_at(Duration::ZERO, 1_000, 5.0), None);
+    }
+
+    #[test]
+    fn missing_message_is_noticed_and_idle_log_is_not() {
+        let waits = |end: u64| {
+            let mut pace = Pace::new(7, 6);
+            (1..=10).find(|_| pace.falls_behind(LIMIT, 7, end, LIMIT))
+        };
+        assert_eq!(waits(6), None);
+        // The first wait shows that there is a message, the second one that it doesn't arrive.
+        assert_eq!(waits(7), Some(2));
+    }
 }

@@ -60,8 +60,9 @@ pub struct Args {
     /// CSV: column that holds the items. Optional if the header has only one column.
     #[arg(long)]
     pub column: Option<String>,
-    /// CSV: character between fields, or its name; defaults to comma. A first line such as `sep=;` takes precedence.
-    #[arg(long, value_enum)]
+    /// CSV: character between fields, or its name: comma, semicolon, pipe or tab; defaults to comma. A first line such as `sep=;`
+    /// takes precedence.
+    #[arg(long, value_name = "CHARACTER", value_parser = delimiter)]
     pub delimiter: Option<Delimiter>,
     /// Fail if the file has fewer items. The default is 1 with --replace.
     #[arg(long, value_name = "ITEMS")]
@@ -116,6 +117,14 @@ fn with_options(text: &str) -> String {
         .fold(text.to_owned(), |text, (parameter, option)| {
             text.replace(parameter, option)
         })
+}
+
+/// Reads a character between fields, or its name.
+fn delimiter(text: &str) -> Result<Delimiter, &'static str> {
+    Delimiter::ALL
+        .into_iter()
+        .find(|known| known.to_string() == text || [known.byte()] == text.as_bytes())
+        .ok_or("expected comma, semicolon, pipe or tab, or the character itself")
 }
 
 /// The input of an upload.

@@ -91,7 +91,7 @@ pub(super) type News = Result<StreamMessage>;
 
 /// Whether the messages arrive that the log has shown. A consumer is on one of the servers, and delivers at the pace of its disk: slower
 /// than the log grows, if that disk is much slower than the others.
-struct Pace {
+struct Arrivals {
     /// The next message when the wait began.
     next: u64,
     /// Messages from there on that the log had shown.
@@ -100,7 +100,7 @@ struct Pace {
     waited: Duration,
 }
 
-impl Pace {
+impl Arrivals {
     /// Begins to wait for all messages up to this end of the log.
     fn new(next: u64, end: u64) -> Self {
         Self {
@@ -217,14 +217,14 @@ impl StreamReader {
         });
         let mut messages = pin!(decoded.buffered(VERIFIED_MAX));
         let patience = link.ack_timeout / 2;
-        let mut pace = Pace::new(self.next, link.status.lock().known_end);
+        let mut arrivals = Arrivals::new(self.next, link.status.lock().known_end);
         loop {
             let asked_at = now_in_runtime();
             let received = timeout(patience, messages.next()).await;
             let waited = now_in_runtime().saturating_duration_since(asked_at);
             let known_end = link.status.lock().known_end;
-            if pace.falls_behind(waited, self.next, known_end, patience) {
-                let missing = pace.missing;
+            if arrivals.falls_behind(waited, self.next, known_end, patience) {
+                let missing = arrivals.missing;
                 return Err(retry(format!(
                     "{missing} messages from {} on do not arrive, or too slowly",
                     self.next
@@ -354,10 +354,10 @@ mod tests {
     /// Waits `each` for every message from 1 on, while the log grows by `growth` per message. Returns the message at which the reader
     /// falls behind.
     fn behind_at(each: Duration, known: u64, growth: f64) -> Option<u64> {
-        let mut pace = Pace::new(1, known);
+        let mut arrivals = Arrivals::new(1, known);
         (1..=1_000).find(|&next| {
             let end = known + (growth * (next - 1) as f64) as u64;
-            pace.falls_behind(each, next, end, LIMIT)
+            arrivals.falls_behind(each, next, end, LIMIT)
         })
     }
 
@@ -377,8 +377,8 @@ mod tests {
     #[test]
     fn missing_message_is_noticed_and_idle_log_is_not() {
         let waits = |end: u64| {
-            let mut pace = Pace::new(7, 6);
-            (1..=10).find(|_| pace.falls_behind(LIMIT, 7, end, LIMIT))
+            let mut arrivals = Arrivals::new(7, 6);
+            (1..=10).find(|_| arrivals.falls_behind(LIMIT, 7, end, LIMIT))
         };
         assert_eq!(waits(6), None);
         // The first wait shows that there is a message, the second one that it doesn't arrive.

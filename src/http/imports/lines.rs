@@ -95,26 +95,20 @@ impl fmt::Display for Columns {
     }
 }
 
-/// The character between the fields of CSV. A command line may name it or have it itself.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, Display, Deserialize, ToSchema, clap::ValueEnum,
-)]
+/// The character between the fields of CSV.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Display, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[display(rename_all = "lowercase")]
 #[schema(as = CsvDelimiter)]
 pub enum Delimiter {
     /// `,`
     #[default]
-    #[value(alias = ",")]
     Comma,
     /// `;`, as Excel writes it where the comma is the decimal separator.
-    #[value(alias = ";")]
     Semicolon,
     /// `|`
-    #[value(alias = "|")]
     Pipe,
     /// The tab character.
-    #[value(alias = "\t")]
     Tab,
 }
 

@@ -70,6 +70,9 @@ pub async fn run(
         .then(|| Tls::new(&server.tls_cert, &server.tls_key))
         .transpose()?
         .map(Arc::new);
+    let workers = Arc::new(Workers::start().context("failed to start worker threads")?);
+    // Before storage opens files, so that enough descriptors are left for it.
+    let [http_max, resp_max] = capacity::connections_max(&config)?;
     // Before the engine, which may log that it can't start.
     if let Some(address) = resp_address {
         tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
@@ -79,9 +82,6 @@ pub async fn run(
         tracing::info!(%address, tls = tls.is_some(), "listening for probes");
     }
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
-    let workers = Arc::new(Workers::start().context("failed to start worker threads")?);
-    // Before storage opens files, so that enough descriptors are left for it.
-    let [http_max, resp_max] = capacity::connections_max(&config)?;
     let engine = Engine::start(
         config.engine_options(),
         Clock::system(config.clock.limits()),

@@ -272,11 +272,11 @@ fn merge(under: &mut Table, over: Table) {
 
 /// Returns the setting that a variable, as [`variable`] reads it, takes from the file: one that is neither the default nor the same.
 fn lost_setting(defaults: &Table, of_file: &Table, variable: &Table) -> Option<String> {
-    let (section, value) = variable.iter().next()?;
-    let (key, value) = value.as_table()?.iter().next()?;
-    let of = |table: &'_ Table| table.get(section)?.get(key).cloned();
-    let in_file = of(of_file)?;
-    (in_file != *value && Some(in_file) != of(defaults)).then(|| format!("{section}.{key}"))
+    let (section, keys) = variable.iter().next()?;
+    let (key, value) = keys.as_table()?.iter().next()?;
+    let in_file = of_file.get(section)?.get(key)?;
+    let default = defaults.get(section)?.get(key);
+    (in_file != value && Some(in_file) != default).then(|| format!("{section}.{key}"))
 }
 
 /// Turns TOML times into strings.
@@ -542,7 +542,7 @@ mod tests {
         assert!(warnings[1].starts_with("limits.memory is "), "{warnings:?}");
     }
 
-    /// What the file repeats of the defaults, or the variable of the file, is no surprise.
+    /// A setting whose file value is the default, or equals the variable, is not reported.
     #[test]
     fn overridden_setting_of_file_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -96,7 +96,7 @@ pub struct Args {
     pub cacert: Option<PathBuf>,
 }
 
-/// What the service's advice names as parameters of HTTP, and the options for it.
+/// Parameters of HTTP in messages of the service, and the command's options for them.
 const OPTIONS: [(&str, &str); 10] = [
     ("if_absent=true", "--if-absent"),
     ("mode=replace", "--replace"),
@@ -110,13 +110,13 @@ const OPTIONS: [(&str, &str); 10] = [
     ("send it as application/x-ndjson", "use --format ndjson"),
 ];
 
-/// Words a text of the service for somebody who uses the command.
+/// Replaces parameters of HTTP in a message of the service by the options of the command.
 fn with_options(text: &str) -> String {
-    OPTIONS
-        .iter()
-        .fold(text.to_owned(), |text, (parameter, option)| {
-            text.replace(parameter, option)
-        })
+    let mut text = text.to_owned();
+    for (parameter, option) in OPTIONS {
+        text = text.replace(parameter, option);
+    }
+    text
 }
 
 /// Reads a character between fields, or its name.
@@ -245,7 +245,7 @@ impl UploadRequest {
             ("column", args.column.clone()),
             (
                 "delimiter",
-                args.delimiter.map(|delimiter| delimiter.to_string()),
+                args.delimiter.as_ref().map(Delimiter::to_string),
             ),
             ("min_items", args.min_items.map(|items| items.to_string())),
             ("max_shrink", args.max_shrink.map(|share| share.to_string())),

@@ -369,7 +369,7 @@ fn directory_backup_contains_acknowledged_writes() {
     }
 }
 
-/// Files that root leaves in the service's directory would stop the service.
+/// The service could not open files of root in its directory, and would not start.
 #[test]
 fn root_leaves_no_files_in_directory_of_another_user() {
     const NOBODY: u32 = 65_534;

@@ -250,7 +250,7 @@ fn files_and_standard_input_are_imported() {
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }
 
-/// The service words its advice for HTTP; who uses the command reads options.
+/// Messages of the service name parameters of HTTP. The command shows its options instead.
 #[test]
 fn advice_names_options() {
     let fixture = Fixture::new(1_000);

@@ -4,7 +4,7 @@ use super::print_line;
 use crate::clock::{Clock, ClockLimits};
 use crate::engine::{ClockRepair, repair_clock, skip_entry};
 use anyhow::{Context, bail};
-use cuckood_log::store::refuse_unused;
+use cuckood_log::store::{refuse_other_owner, refuse_unused};
 use cuckood_state::domain::{Seq, counted};
 use std::path::PathBuf;
 
@@ -35,6 +35,7 @@ pub enum Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (Args::Clock { dir } | Args::Skip { dir, .. }) = args;
     refuse_unused(dir)?;
+    refuse_other_owner(dir)?;
     let clock = Clock::system(ClockLimits::default()).reading();
     let name = dir.display();
     if let Args::Skip { entry, .. } = args {

@@ -389,6 +389,7 @@ fn root_leaves_no_files_in_directory_of_another_user() {
         let message = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(1), "{message}");
         assert!(message.contains("belongs to user 65534"), "{message}");
+        assert!(refused.stdout.is_empty(), "nothing was begun");
         assert_eq!(listing(&data), before);
     }
 }

@@ -13,7 +13,7 @@ use cuckood_state::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Normalization, Outcome, Raise,
     RedemptionId,
 };
-use cuckood_state::{FilterView, Lookup};
+use cuckood_state::{Borrowed, FilterView, Lookup};
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
@@ -165,15 +165,24 @@ impl<R: Right> Call<R> {
     }
 }
 
+/// The problem of a name that no filter has, or can have.
+fn not_found(kind: Kind, name: &str) -> Problem {
+    parse_name(kind, name)
+        .err()
+        .unwrap_or_else(|| refusals::not_found(kind))
+}
+
 impl<R> Call<R> {
     /// The filter of this name.
     pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
         let found = self.api.engine.view().find(kind, name);
-        found.ok_or_else(|| {
-            parse_name(kind, name)
-                .err()
-                .unwrap_or_else(|| refusals::not_found(kind))
-        })
+        found.ok_or_else(|| not_found(kind, name))
+    }
+
+    /// The filter of this name, for a check. Its body has arrived, since a slow client would keep a filter that is deleted meanwhile.
+    pub(super) fn borrow(&self, kind: Kind, name: &str) -> Result<Borrowed<FilterView>, Problem> {
+        let found = self.api.engine.view().borrow(kind, name);
+        found.ok_or_else(|| not_found(kind, name))
     }
 
     /// The end user of a request, if the number of invalid codes is limited.

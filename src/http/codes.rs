@@ -267,8 +267,8 @@ pub(crate) async fn look_up(
 ) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &name)?;
     let guesser = call.guesser(&view, &request)?;
-    let digests = items::digests(&call, &view, request, list);
-    let (digests, _) = digests.await?;
+    let body = call.body(request).await?;
+    let (digests, _) = items::digests(&view, body.as_ref(), list).await?;
     let memory = call.reserve(size_of_val(&digests[..]) as u64)?;
     if view.spec.supply.has_several_uses() {
         json::check_length("codes", digests.len(), USES_LOOKED_UP_MAX)?;

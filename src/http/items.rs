@@ -9,13 +9,12 @@ use crate::access::{Guesses, Scope};
 use crate::turn::Turn;
 use axum::extract::Request;
 use cuckood_filter::Digest;
-use cuckood_state::FilterView;
 use cuckood_state::domain::{
     Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
 };
+use cuckood_state::{Borrowed, FilterView};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// A pair of items.
@@ -66,15 +65,13 @@ pub(super) const ORDER: &str = "In the order of the request";
 /// A body's items and its flag.
 pub(super) type Listed<'a> = Result<(Vec<Item<'a>>, bool), Problem>;
 
-/// Reads a body, and hashes its items.
-pub(super) async fn digests<R: Right>(
-    call: &Call<R>,
+/// Reads the items of a body, and hashes them.
+pub(super) async fn digests(
     view: &FilterView,
-    request: Request,
+    body: &[u8],
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
 ) -> Result<(Vec<Digest>, bool), Problem> {
-    let body = call.body(request).await?;
-    let (items, flag) = read(body.as_ref())?;
+    let (items, flag) = read(body)?;
     let field = match view.kind {
         Kind::Campaign => "users",
         Kind::Coupon => "codes",
@@ -122,7 +119,7 @@ fn is_wrong_guess(outcome: ItemOutcome) -> bool {
 
 /// Items of a request that reveals whether they are valid.
 pub(super) struct ItemRequest<'a> {
-    view: Arc<FilterView>,
+    view: Borrowed<FilterView>,
     digests: Vec<Digest>,
     flag: bool,
     guesses: Guesses<'a>,
@@ -136,9 +133,10 @@ pub(super) async fn read<'a, R: Right>(
     request: Request,
     read: impl for<'b> FnOnce(&'b [u8]) -> Listed<'b>,
 ) -> Result<ItemRequest<'a>, Problem> {
-    let view = call.filter(kind, name)?;
-    let guesser = call.guesser(&view, &request)?;
-    let (digests, flag) = digests(call, &view, request, read).await?;
+    let guesser = call.guesser(&*call.borrow(kind, name)?, &request)?;
+    let body = call.body(request).await?;
+    let view = call.borrow(kind, name)?;
+    let (digests, flag) = digests(&view, body.as_ref(), read).await?;
     let guesses = guesser.take(digests.len())?;
     Ok(ItemRequest {
         view,
@@ -186,7 +184,8 @@ pub(super) async fn add(
         .then(|| call.guesser(&view, &request))
         .transpose()?;
     let source = (kind == Kind::Coupon).then(|| RequestSource::of(&request));
-    let (digests, flag) = digests(call, &view, request, read).await?;
+    let body = call.body(request).await?;
+    let (digests, flag) = digests(&view, body.as_ref(), read).await?;
     let (if_absent, revive) = match kind {
         Kind::Campaign => (flag, false),
         Kind::Coupon => (false, flag),
@@ -252,9 +251,11 @@ pub(super) async fn remove(
         flag: all,
         guesses,
     } = request;
+    let target = Target(view.id);
+    drop(view);
     let room = call.room_for(digests.len())?;
     let command = Command::Remove {
-        target: Target(view.id),
+        target,
         digests: Digests(digests),
         all,
     };

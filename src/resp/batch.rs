@@ -11,10 +11,10 @@ use super::shared::{CommandCounts, RespContext, Submitted};
 use crate::access::{Caller, Guesses};
 use crate::turn::Turn;
 use cuckood_filter::Digest;
-use cuckood_state::FilterView;
 use cuckood_state::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
 };
+use cuckood_state::{Borrowed, FilterView};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ pub struct Batch<'a> {
 
 /// Commands that do the same in one filter.
 pub struct Gathered<'a> {
-    /// The filter.
-    pub view: Arc<FilterView>,
+    /// The filter; that of changes is not borrowed, since they wait for the writer.
+    pub view: Borrowed<FilterView>,
     /// `None` for lookups.
     change: Option<PendingChange>,
     /// The caller of the changes.
@@ -153,7 +153,7 @@ impl<'a> Gathered<'a> {
         parts.into_iter().map(move |part| {
             let digests = digests.by_ref().take(part.items).collect();
             Gathered {
-                view: view.clone(),
+                view: Borrowed::from_inner(Arc::clone(&view)),
                 change,
                 by: by.clone(),
                 digests,
@@ -218,7 +218,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the filter of the gathered lookups if it has this key, which saves another search.
-    pub fn checked(&self, key: &FilterKey<'_>) -> Option<&Arc<FilterView>> {
+    pub fn checked(&self, key: &FilterKey<'_>) -> Option<&FilterView> {
         let Gathered { view, change, .. } = self.gathered.as_ref()?;
         let is_it = change.is_none() && view.kind == key.kind && view.name.as_str() == key.name();
         is_it.then_some(view)
@@ -253,7 +253,7 @@ impl<'a> Batch<'a> {
     /// connection settles them before it authenticates with another key.
     pub async fn add(
         &mut self,
-        view: Arc<FilterView>,
+        view: Borrowed<FilterView>,
         change: Option<PendingChange>,
         caller: &Caller,
         part: Part<'a>,

@@ -13,7 +13,7 @@ use cuckood_state::domain::{
     Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Normalization, Outcome, Refusal, Sizing,
     Spec, Timestamp, Window,
 };
-use cuckood_state::{FilterView, NamedLineUp};
+use cuckood_state::{Borrowed, FilterView, NamedLineUp};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
             return Ok(Done::Deferred);
         }
     }
-    let Some(view) = key.and_then(|key| call.shared.engine.view().find(key.kind, key.name()))
+    let Some(view) = key.and_then(|key| call.shared.engine.view().borrow(key.kind, key.name()))
     else {
         call.batch.settle().await;
         if row.name == Name::CfMExists {
@@ -90,7 +90,7 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
 /// Makes the batch answer the command whose items were hashed last, joined with similar ones of this filter.
 async fn gather<'a>(
     call: &mut AdmittedCommand<'_, 'a>,
-    view: Arc<FilterView>,
+    view: Borrowed<FilterView>,
     change: Option<PendingChange>,
     guesses: Option<Guesses<'a>>,
 ) -> Result<Done, Failure> {
@@ -132,6 +132,7 @@ pub(super) async fn remove(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, F
         .ok_or_else(|| Failure::err("Not found"))?;
     call.batch.hash(&view, items).await?;
     let guesses = guesses(call, &view, items.len()).await?;
+    let view = Borrowed::from_inner(view);
     gather(call, view, Some(PendingChange::Remove), Some(guesses)).await
 }
 
@@ -179,7 +180,7 @@ pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fail
         true => Some(guesses(call, &view, 1).await?),
         false => None,
     };
-    gather(call, view, Some(change), guesses).await
+    gather(call, Borrowed::from_inner(view), Some(change), guesses).await
 }
 
 /// Parses the key of a filter to create, which the caller must be allowed to use.

@@ -369,8 +369,7 @@ impl SharedState {
             }
             Command::PutLineUp(PutLineUp { name, .. }) | Command::DeleteLineUp { name } => self
                 .catalog
-                .line_ups
-                .get(name)
+                .line_up(name)
                 .map(|line_up| FilterId(line_up.created_by.0)),
             Command::Configure(_)
             | Command::Update(_)

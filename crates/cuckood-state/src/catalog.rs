@@ -3,7 +3,7 @@
 use super::import_records::Imports;
 use super::view::FilterView;
 use crate::domain::{Annotations, Import, ImportId, Kind, LineUp, Name, Seq};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
@@ -31,9 +31,75 @@ impl NamedLineUp {
     }
 }
 
+/// A filter or a line-up that a reader borrows. It counts no reference, since all workers would write to that count, and it keeps one of
+/// the few places of its thread: hold it while computing, but not while waiting for a client or the writer.
+pub type Borrowed<T> = Guard<Arc<T>>;
+
+/// A filter or a line-up of the catalog.
+struct Entry<T> {
+    value: Arc<T>,
+    /// The same, to be borrowed.
+    lent: ArcSwap<T>,
+}
+
 /// Filters of one kind, or line-ups, by name. The map is persistent: a copy shares all nodes with its original, and a change copies only
 /// the path to one node. So publishing 100 000 filters costs no more than publishing ten.
-type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
+struct ByName<T>(RedBlackTreeMapSync<Name, Entry<T>>);
+
+impl<T> Clone for ByName<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for ByName<T> {
+    fn default() -> Self {
+        Self(RedBlackTreeMapSync::default())
+    }
+}
+
+impl<T> ByName<T> {
+    fn get(&self, name: &str) -> Option<&Arc<T>> {
+        self.0.get(name).map(|entry| &entry.value)
+    }
+
+    fn borrow(&self, name: &str) -> Option<Borrowed<T>> {
+        self.0.get(name).map(|entry| entry.lent.load())
+    }
+
+    fn insert(&mut self, name: Name, value: Arc<T>) {
+        let lent = ArcSwap::new(value.clone());
+        self.0.insert_mut(name, Entry { value, lent });
+    }
+
+    fn remove(&mut self, name: &Name) {
+        self.0.remove_mut(name);
+    }
+
+    fn len(&self) -> usize {
+        self.0.size()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.0.values().map(|entry| &entry.value)
+    }
+
+    /// Those whose names start with `prefix`, after `after`, in order. Scans only that range.
+    fn page<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+    ) -> impl Iterator<Item = &'a Arc<T>> {
+        let start = match after.map(Name::as_str) {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let found = self.0.range::<str, _>((start, Bound::Unbounded));
+        found
+            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
+            .map(|(_, entry)| &entry.value)
+    }
+}
 
 /// The filters of both kinds and the line-ups by name, at one moment. Cheap to copy.
 #[derive(Default, Clone)]
@@ -42,23 +108,7 @@ pub struct Catalog {
     filters: [ByName<FilterView>; 2],
     /// Number of filters inserted and removed so far. Equal versions have the same names.
     version: u64,
-    pub(super) line_ups: ByName<NamedLineUp>,
-}
-
-/// Returns entries whose names start with `prefix`, after `after`, in order. Scans only that range.
-fn page<'a, T>(
-    all: &'a ByName<T>,
-    prefix: &'a str,
-    after: Option<&'a Name>,
-) -> impl Iterator<Item = &'a Arc<T>> {
-    let start = match after.map(Name::as_str) {
-        Some(after) if after >= prefix => Bound::Excluded(after),
-        _ => Bound::Included(prefix),
-    };
-    let found = all.range::<str, _>((start, Bound::Unbounded));
-    found
-        .take_while(move |(name, _)| name.as_str().starts_with(prefix))
-        .map(|(_, found)| found)
+    line_ups: ByName<NamedLineUp>,
 }
 
 impl Catalog {
@@ -69,12 +119,32 @@ impl Catalog {
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
         self.version += 1;
-        self.filters[view.kind as usize].insert_mut(view.name.clone(), view);
+        self.filters[view.kind as usize].insert(view.name.clone(), view);
     }
 
     pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
         self.version += 1;
-        self.filters[kind as usize].remove_mut(name);
+        self.filters[kind as usize].remove(name);
+    }
+
+    pub(super) fn line_up(&self, name: &Name) -> Option<&Arc<NamedLineUp>> {
+        self.line_ups.get(name.as_str())
+    }
+
+    pub(super) fn line_ups(&self) -> impl Iterator<Item = &Arc<NamedLineUp>> {
+        self.line_ups.values()
+    }
+
+    pub(super) fn line_ups_len(&self) -> usize {
+        self.line_ups.len()
+    }
+
+    pub(super) fn insert_line_up(&mut self, line_up: Arc<NamedLineUp>) {
+        self.line_ups.insert(line_up.name.clone(), line_up);
+    }
+
+    pub(super) fn remove_line_up(&mut self, name: &Name) {
+        self.line_ups.remove(name);
     }
 }
 
@@ -93,6 +163,15 @@ impl Views {
         self.catalog.load().get(kind, name).cloned()
     }
 
+    /// The filter of this name, for a check.
+    pub fn borrow(
+        &self,
+        kind: Kind,
+        name: &(impl AsRef<str> + ?Sized),
+    ) -> Option<Borrowed<FilterView>> {
+        self.catalog.load().filters[kind as usize].borrow(name.as_ref())
+    }
+
     /// Up to `limit` filters whose names start with `prefix`, after `after`, in order.
     pub fn list(
         &self,
@@ -102,15 +181,16 @@ impl Views {
         limit: usize,
     ) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
-        page(&catalog.filters[kind as usize], prefix, after)
+        catalog.filters[kind as usize]
+            .page(prefix, after)
             .take(limit)
             .cloned()
             .collect()
     }
 
     /// The line-up of this name.
-    pub fn line_up(&self, name: &Name) -> Option<Arc<NamedLineUp>> {
-        self.catalog.load().line_ups.get(name).cloned()
+    pub fn line_up(&self, name: &Name) -> Option<Borrowed<NamedLineUp>> {
+        self.catalog.load().line_ups.borrow(name.as_str())
     }
 
     /// Up to `limit` line-ups whose names start with `prefix`, after `after`, in order.
@@ -120,7 +200,10 @@ impl Views {
         after: Option<&Name>,
         limit: usize,
     ) -> Vec<Arc<NamedLineUp>> {
-        page(&self.catalog.load().line_ups, prefix, after)
+        let catalog = self.catalog.load();
+        catalog
+            .line_ups
+            .page(prefix, after)
             .take(limit)
             .cloned()
             .collect()
@@ -128,12 +211,12 @@ impl Views {
 
     /// How many line-ups there are.
     pub fn line_ups_len(&self) -> usize {
-        self.catalog.load().line_ups.size()
+        self.catalog.load().line_ups.len()
     }
 
     /// How many filters of this kind there are.
     pub fn count(&self, kind: Kind) -> usize {
-        self.catalog.load().filters[kind as usize].size()
+        self.catalog.load().filters[kind as usize].len()
     }
 
     /// Changes whenever a filter is created or deleted.
@@ -207,6 +290,29 @@ mod tests {
         .reader()
     }
 
+    /// Workers that check one filter would all write to the count of its references.
+    #[test]
+    fn borrowing_counts_no_reference() {
+        let views = Views::default();
+        let view = named(&reader(), "c");
+        let mut catalog = Catalog::default();
+        catalog.insert(view.clone());
+        views.catalog.store(Arc::new(catalog));
+        let references = Arc::strong_count(&view);
+
+        let borrowed = views.borrow(Kind::Campaign, "c").unwrap();
+        assert!(Arc::ptr_eq(&borrowed, &view));
+        assert_eq!(Arc::strong_count(&view), references);
+
+        views.catalog.store(Arc::new(Catalog::default()));
+        assert!(
+            Arc::strong_count(&view) == 2,
+            "one here, one borrowed from a catalog that is gone"
+        );
+        drop(borrowed);
+        assert_eq!(Arc::strong_count(&view), 1);
+    }
+
     #[test]
     fn change_copies_few_filters() {
         let reader = reader();
@@ -228,7 +334,7 @@ mod tests {
             .filter(|(view, before)| Arc::strong_count(view) > **before);
         assert!(copied.count() < 100);
         assert_eq!(
-            [&published, &catalog].map(|catalog| catalog.filters[0].size()),
+            [&published, &catalog].map(|catalog| catalog.filters[0].len()),
             [10_000; 2]
         );
     }
@@ -254,7 +360,7 @@ mod tests {
             }
             names.retain(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after));
             let after = after.map(|after| Name::new(&after).unwrap());
-            let page = page(&catalog.filters[Kind::Campaign as usize], &prefix, after.as_ref());
+            let page = catalog.filters[Kind::Campaign as usize].page(&prefix, after.as_ref());
             let found: Vec<&str> = page.map(|view| view.name.as_str()).collect();
             prop_assert_eq!(found, names.iter().map(String::as_str).collect::<Vec<_>>());
         }

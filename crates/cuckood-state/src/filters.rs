@@ -226,7 +226,7 @@ impl SharedState {
             line_up,
             annotations: change,
         } = put;
-        let before = self.catalog.line_ups.get(name).cloned();
+        let before = self.catalog.line_up(name).cloned();
         let (created_by, bytes_before) = before
             .as_ref()
             .map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
@@ -244,15 +244,13 @@ impl SharedState {
         };
         let bytes = self.line_ups_bytes - bytes_before + stored.memory_bytes();
         let is_one_too_many =
-            before.is_none() && self.catalog.line_ups.size() as u64 >= self.settings.line_ups_max;
+            before.is_none() && self.catalog.line_ups_len() as u64 >= self.settings.line_ups_max;
         if is_one_too_many || bytes > LINE_UPS_BYTES_MAX {
             return Err(Refusal::TooManyLineUps);
         }
         self.line_ups_bytes = bytes;
         let stored = Arc::new(stored);
-        self.catalog
-            .line_ups
-            .insert_mut(name.clone(), stored.clone());
+        self.catalog.insert_line_up(stored.clone());
         self.catalog_changed = true;
         match &before {
             None => self.record_line_up(name, LineUpChange::Created),
@@ -270,11 +268,10 @@ impl SharedState {
     pub(super) fn delete_line_up(&mut self, name: &Name) -> Result<Outcome, Refusal> {
         let bytes = self
             .catalog
-            .line_ups
-            .get(name)
+            .line_up(name)
             .ok_or(Refusal::LineUpNotFound)?
             .memory_bytes();
-        self.catalog.line_ups.remove_mut(name);
+        self.catalog.remove_line_up(name);
         self.line_ups_bytes -= bytes;
         self.catalog_changed = true;
         self.record_line_up(name, LineUpChange::Deleted);

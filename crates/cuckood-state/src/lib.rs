@@ -40,7 +40,7 @@ pub mod testing;
 mod trial;
 mod view;
 
-pub use catalog::{NamedLineUp, Views};
+pub use catalog::{Borrowed, NamedLineUp, Views};
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use events::{Events, FreshEvents, NewEvent};
 pub use idempotency::{FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES, Lookup};

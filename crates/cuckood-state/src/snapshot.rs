@@ -203,8 +203,7 @@ impl State {
         let line_ups = self
             .shared
             .catalog
-            .line_ups
-            .values()
+            .line_ups()
             .map(|line_up| NamedLineUp::clone(line_up))
             .collect();
         let head = SnapshotHead {
@@ -427,11 +426,7 @@ impl State {
         }
         for line_up in line_ups {
             state.shared.line_ups_bytes += line_up.memory_bytes();
-            state
-                .shared
-                .catalog
-                .line_ups
-                .insert_mut(line_up.name.clone(), Arc::new(line_up));
+            state.shared.catalog.insert_line_up(Arc::new(line_up));
         }
         state.shared.catalog_changed = true;
         state.publish();

@@ -36,7 +36,7 @@ impl NamedLineUp {
 pub type Borrowed<T> = Guard<Arc<T>>;
 
 /// A filter or a line-up of the catalog.
-struct Entry<T> {
+struct CatalogEntry<T> {
     value: Arc<T>,
     /// The same, to be borrowed.
     lent: ArcSwap<T>,
@@ -44,7 +44,7 @@ struct Entry<T> {
 
 /// Filters of one kind, or line-ups, by name. The map is persistent: a copy shares all nodes with its original, and a change copies only
 /// the path to one node. So publishing 100 000 filters costs no more than publishing ten.
-struct ByName<T>(RedBlackTreeMapSync<Name, Entry<T>>);
+struct ByName<T>(RedBlackTreeMapSync<Name, CatalogEntry<T>>);
 
 impl<T> Clone for ByName<T> {
     fn clone(&self) -> Self {
@@ -69,7 +69,7 @@ impl<T> ByName<T> {
 
     fn insert(&mut self, name: Name, value: Arc<T>) {
         let lent = ArcSwap::new(value.clone());
-        self.0.insert_mut(name, Entry { value, lent });
+        self.0.insert_mut(name, CatalogEntry { value, lent });
     }
 
     fn remove(&mut self, name: &Name) {

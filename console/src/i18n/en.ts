@@ -155,7 +155,10 @@ export const en = {
   danger: {
     title: "Empty or delete",
     clear: { campaigns: "Remove all users", coupons: "Withdraw all codes" },
-    clearTitle: (name: string) => `Empty ${name}?`,
+    clearTitle: {
+      campaigns: (name: string) => `Remove all users of ${name}?`,
+      coupons: (name: string) => `Withdraw all codes of ${name}?`,
+    },
     clearText: {
       campaigns: (count: string) => `All ${count} users are removed and no longer see this campaign. This can't be undone.`,
       coupons: (count: string) => `All ${count} available codes are withdrawn and can't be redeemed any more. Held and redeemed codes stay. This can't be undone.`,
@@ -284,8 +287,8 @@ export const en = {
   items: {
     titles: { campaigns: "Check or change users", coupons: "Check or change codes" },
     act: "Action",
-    acts: { check: "Check", count: "Count views", lookup: "Look up codes", customers: "Look up customers", add: "Add", remove: "Remove" },
-    done: { check: "Checked at", count: "Counted at", lookup: "Looked up at", customers: "Looked up at", add: "Added at", remove: "Removed at" },
+    acts: { check: "Check", count: "Count views", lookup: "Look up codes", customers: "Look up customers", add: "Add", remove: "Remove", withdraw: "Withdraw" },
+    done: { check: "Checked at", count: "Counted at", lookup: "Looked up at", customers: "Looked up at", add: "Added at", remove: "Removed at", withdraw: "Withdrawn at" },
     lines: { campaigns: "User ids, one per line", coupons: "Codes, one per line" },
     customers: "Customer ids, one per line",
     customersHint: "Exactly as your shop sends them",
@@ -328,6 +331,7 @@ export const en = {
     already_redeemed: "already redeemed",
     revived: "available again",
     removed: "removed",
+    withdrawn: "withdrawn",
     absent: "not included",
     replaced: "replaced",
     available: "available",

@@ -154,7 +154,10 @@ export const zh: Catalog = {
   danger: {
     title: "清空或删除",
     clear: { campaigns: "清空用户", coupons: "作废全部券码" },
-    clearTitle: (name) => `确定清空“${name}”？`,
+    clearTitle: {
+      campaigns: (name) => `确定移除“${name}”的全部用户？`,
+      coupons: (name) => `确定作废“${name}”的全部券码？`,
+    },
     clearText: {
       campaigns: (count) => `将移除全部 ${count} 个用户，他们将不再看到此活动。此操作无法撤销。`,
       coupons: (count) => `全部 ${count} 个可用券码（包括还有剩余次数的）将作废，不能再核销；已有的占用和核销记录会保留。此操作无法撤销。`,
@@ -282,8 +285,8 @@ export const zh: Catalog = {
   items: {
     titles: { campaigns: "查询或修改用户", coupons: "查询或修改券码" },
     act: "操作",
-    acts: { check: "查询", count: "统计次数", lookup: "查看券码", customers: "查看顾客", add: "添加", remove: "移除" },
-    done: { check: "查询时间：", count: "统计时间：", lookup: "查看时间：", customers: "查看时间：", add: "添加时间：", remove: "移除时间：" },
+    acts: { check: "查询", count: "统计次数", lookup: "查看券码", customers: "查看顾客", add: "添加", remove: "移除", withdraw: "作废" },
+    done: { check: "查询时间：", count: "统计时间：", lookup: "查看时间：", customers: "查看时间：", add: "添加时间：", remove: "移除时间：", withdraw: "作废时间：" },
     lines: { campaigns: "用户 ID，每行一个", coupons: "券码，每行一个" },
     customers: "顾客 ID，每行一个",
     customersHint: "须与商城发送的完全一致",
@@ -326,6 +329,7 @@ export const zh: Catalog = {
     already_redeemed: "已核销过",
     revived: "已恢复可用",
     removed: "已移除",
+    withdrawn: "已作废",
     absent: "不存在",
     replaced: "已替换",
     available: "可用",

@@ -109,7 +109,7 @@ function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
   }
   const clear = () =>
     ask({
-      title: t.clearTitle(name),
+      title: t.clearTitle[kind](name),
       text: t.clearText[kind](count(filter.stats.available ?? filter.stats.items)),
       verb: t.clear[kind],
       typed: filter.name,

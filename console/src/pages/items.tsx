@@ -71,7 +71,16 @@ function mostOf(act: Act, filter: Filter): number {
   return act === "customers" || (act === "lookup" && hasUses(filter)) ? LOOKUPS_MAX : ITEMS_MAX;
 }
 
-function Shown({ filter, act, items, answer }: { filter: Filter; act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
+/** The name of an act in the texts: users are removed, but codes withdrawn. */
+function wordOf(act: Act, kind: Kind): Act | "withdraw" {
+  return act === "remove" && kind === "coupons" ? "withdraw" : act;
+}
+
+function outcomeOf(outcome: string, kind: Kind): string {
+  return named(texts.value.outcomes, outcome === "removed" && kind === "coupons" ? "withdrawn" : outcome);
+}
+
+function Shown({ kind, filter, act, items, answer }: { kind: Kind; filter: Filter; act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
   const t = texts.value;
   if (answer.customers !== undefined) {
     return <Customers filter={filter} items={items} found={answer.customers} />;
@@ -91,11 +100,11 @@ function Shown({ filter, act, items, answer }: { filter: Filter; act: Act; items
   }
   const told =
     answer.present?.map((is) => (is ? t.items.present : t.items.absent)) ?? answer.valid?.map((is) => (is ? t.items.valid : t.items.invalid));
-  const outcomes = told ?? answer.counts ?? answer.outcomes?.map((outcome) => named(t.outcomes, outcome)) ?? [];
+  const outcomes = told ?? answer.counts ?? answer.outcomes?.map((outcome) => outcomeOf(outcome, kind)) ?? [];
   return (
     <>
       <p class="hint">
-        {t.items.done[act]} <Time at={new Date().toISOString()} />
+        {t.items.done[wordOf(act, kind)]} <Time at={new Date().toISOString()} />
       </p>
       <Outcomes items={items} outcomes={outcomes} />
     </>
@@ -138,7 +147,7 @@ export function Items({ kind, filter, changed }: PartProps): JSX.Element | null 
   return (
     <Panel title={t.titles[kind]}>
       <Action<Answer>
-        label={t.acts[act]}
+        label={t.acts[wordOf(act, kind)]}
         tone={act === "remove" ? "danger" : "primary"}
         call={() => (items.length === 0 || items.length > most ? undefined : callOf(act, kind, filter, items, options))}
         question={question}
@@ -146,9 +155,9 @@ export function Items({ kind, filter, changed }: PartProps): JSX.Element | null 
           setSent({ act, items });
           changed();
         }}
-        answer={(answer) => <Shown filter={filter} {...sent} answer={answer} />}
+        answer={(answer) => <Shown kind={kind} filter={filter} {...sent} answer={answer} />}
       >
-        <Choice label={t.act} value={act} options={possible.map((name) => [name, t.acts[name]] as const)} change={setAct} />
+        <Choice label={t.act} value={act} options={possible.map((name) => [name, t.acts[wordOf(name, kind)]] as const)} change={setAct} />
         <Lines label={act === "customers" ? t.customers : t.lines[kind]} value={text} change={setText} hint={hint} />
         {option}
         {act === "remove" && isCompact && <p class="hint">{t.removeHint}</p>}

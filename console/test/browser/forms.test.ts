@@ -208,7 +208,7 @@ forEachReader("questions_name_title_and_name", scene, async (page, { t, id }) =>
   await open(page, scene.url, `#/campaigns/${name}`);
   const { danger, items } = t;
   for (const [verb, title, text] of [
-    [danger.clear.campaigns, danger.clearTitle(fullName), danger.clearText.campaigns("1")],
+    [danger.clear.campaigns, danger.clearTitle.campaigns(fullName), danger.clearText.campaigns("1")],
     [danger.delete.campaigns, danger.deleteTitle(fullName), danger.deleteText.campaigns],
   ] as const) {
     await button(panel(page, danger.title), verb).click();

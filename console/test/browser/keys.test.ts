@@ -76,7 +76,7 @@ test("key_decides_what_is_shown", async () => {
 
   await forget(page);
   await use(page, "root");
-  await page.getByRole("radio", { name: t.items.acts.remove }).waitFor();
+  await page.getByRole("radio", { name: t.items.acts.withdraw }).waitFor();
   assert.deepEqual(await isThere(page, ...acts), [true, true, true, true, true]);
 
   // The command takes the key from the environment.
@@ -92,7 +92,7 @@ test("key_decides_what_is_shown", async () => {
   // It survives a reload, and nothing outlives the tab.
   await page.goto(coupon);
   await page.reload();
-  await page.getByRole("radio", { name: t.items.acts.remove }).waitFor();
+  await page.getByRole("radio", { name: t.items.acts.withdraw }).waitFor();
   assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), "{}");
   const other = await page.context().newPage();
   await other.goto(coupon);

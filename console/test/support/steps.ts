@@ -86,7 +86,7 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
 
   // The same panel tries, looks up, adds and removes.
   const items = panel(page, t.items.titles.coupons);
-  const act = async (name: "check" | "lookup" | "add" | "remove", text: string) => {
+  const act = async (name: "check" | "lookup" | "add" | "withdraw", text: string) => {
     await items.getByRole("radio", { name: t.items.acts[name], exact: true }).check();
     await items.getByLabel(t.items.lines.coupons).fill(text);
     await button(items, t.items.acts[name]).click();
@@ -96,9 +96,9 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
   assert.deepEqual(await rows(page, t.items.outcomes), [["code-1", t.items.valid], ["it's none", t.items.invalid]]);
   await act("add", "EXTRA\nCODE-1");
   await says(page, t.outcomes.already_present);
-  await act("remove", "EXTRA");
-  await button(dialog(page, t.items.removeTitle.coupons("EXTRA", 1)), t.items.acts.remove).click();
-  await items.getByText(t.outcomes.removed, { exact: true }).waitFor();
+  await act("withdraw", "EXTRA");
+  await button(dialog(page, t.items.removeTitle.coupons("EXTRA", 1)), t.items.acts.withdraw).click();
+  await items.getByText(t.outcomes.withdrawn, { exact: true }).waitFor();
   await send(new URL(page.url()).origin, "POST", `coupons/${name}/redemptions`, { code: "CODE-2", reference: "order-2" }, await page.evaluate(() => sessionStorage.getItem("cuckood-key") ?? ""));
   await act("lookup", "CODE-2\nCODE-1");
   await says(page, t.outcomes.redeemed);
@@ -111,7 +111,7 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
   // Nothing is emptied or deleted before its name is typed.
   const danger = panel(page, t.danger.title);
   await button(danger, t.danger.clear.coupons).click();
-  const clear = dialog(page, t.danger.clearTitle(name));
+  const clear = dialog(page, t.danger.clearTitle.coupons(name));
   assert.ok(await button(clear, t.danger.clear.coupons).isDisabled());
   await clear.getByRole("textbox").fill(name);
   await assertAccessible(page, "the question");

@@ -80,6 +80,10 @@ impl World {
 /// Waits until all servers have the log, and writes through every node. A node's writes take effect in order, so all earlier ones are decided
 /// then.
 pub fn settle(cluster: &Cluster, round: u64) {
+    // Three servers survive one fault: two that have lost their route would be a second one in the next round.
+    wait_until("that all servers are connected", || {
+        (0..NODES).all(|server| cluster.servers.routes_of(server).len() == NODES - 1)
+    });
     (0..NODES).for_each(|server| cluster.servers.wait_until_current("cuckood", server));
     for node in 0..NODES {
         let path = format!("/v1/campaigns/round-{round}-{node}");

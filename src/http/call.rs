@@ -179,8 +179,7 @@ impl<R> Call<R> {
         found.ok_or_else(|| not_found(kind, name))
     }
 
-    /// The filter of this name, for a check. It is not held while the body arrives: a slow client would keep a filter that is deleted
-    /// meanwhile.
+    /// The filter of this name, for a check. Callers drop it before they read the body, so that no slow client keeps a deleted filter.
     pub(super) fn borrow(&self, kind: Kind, name: &str) -> Result<Borrowed<FilterView>, Problem> {
         let found = self.api.engine.view().borrow(kind, name);
         found.ok_or_else(|| not_found(kind, name))

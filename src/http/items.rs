@@ -4,7 +4,7 @@ use super::call::{Call, Decided, Resource, Right, Write};
 use super::request::json::{self, Faults, Item};
 use super::request::source::RequestSource;
 use super::response::outgoing::counted;
-use super::response::{Code, HandlerResult, Problem, success};
+use super::response::{Code, HandlerResult, Problem, refusals, success};
 use crate::access::{Guesses, Scope};
 use crate::turn::Turn;
 use axum::extract::Request;
@@ -133,9 +133,16 @@ pub(super) async fn read<'a, R: Right>(
     request: Request,
     read: impl for<'b> FnOnce(&'b [u8]) -> Listed<'b>,
 ) -> Result<ItemRequest<'a>, Problem> {
-    let guesser = call.guesser(&*call.borrow(kind, name)?, &request)?;
+    let before = call.borrow(kind, name)?;
+    let id = before.id;
+    let guesser = call.guesser(&before, &request)?;
+    drop(before);
     let body = call.body(request).await?;
     let view = call.borrow(kind, name)?;
+    // Another filter of this name may limit guesses although the first one didn't.
+    if view.id != id {
+        return Err(refusals::not_found(kind));
+    }
     let (digests, flag) = digests(&view, body.as_ref(), read).await?;
     let guesses = guesser.take(digests.len())?;
     Ok(ItemRequest {
